@@ -14,13 +14,13 @@ import (
 type Part struct {
 	Name  string // as on the command line
 	Title string // for people
-	// Doc says what is measured and how, for the report. Some sentences.
+	// Doc describes in a few sentences what is measured and how, for the report.
 	Doc string
 	// Run measures the session's target.
 	Run func(ctx context.Context, s *Session) error
 }
 
-// Parts are all parts, in the order in which a run takes them.
+// Parts returns all parts, in the order in which a run executes them.
 func Parts() []Part {
 	return []Part{casPart(), pausePart(), handoverPart(), commitPart(), readPart(), scalePart(), heartbeatPart(), protocolPart()}
 }
@@ -33,15 +33,15 @@ func PartNames() (names []string) {
 	return names
 }
 
-// Starter starts a target when its turn has come.
+// Starter starts a target when a run reaches it.
 type Starter struct {
 	Name  string
 	Start func(ctx context.Context) (Target, error)
-	// Missing reports whether an error of Start says that the machine lacks the engine.
+	// Missing reports whether an error of Start means that the machine lacks the engine.
 	Missing func(error) bool
 }
 
-// Options are for Run.
+// Options configures Run.
 type Options struct {
 	Parts []string // names; all if empty
 	Scale Scale    // Standard if zero
@@ -49,7 +49,7 @@ type Options struct {
 	Progress func(Progress)
 }
 
-// Progress says how far a run is.
+// Progress describes how far a run has got.
 type Progress struct {
 	Done   float64 // 0 to 1, of the whole run
 	System string
@@ -57,9 +57,9 @@ type Progress struct {
 	What   string // "16 contenders"
 }
 
-// Run measures one target after the other, until ctx ends. What was measured by then is in the
-// report. Each target is closed before the next is started, so that they do not take the
-// machine from each other. Command, Version and Machine are the caller's to fill in.
+// Run measures the targets one after the other, until ctx ends; the report then has what was
+// measured so far. Each target is closed before the next one starts, so that they do not compete
+// for the machine. The caller sets Command, Version and Machine.
 func Run(ctx context.Context, starters []Starter, opts Options) (Report, error) {
 	if opts.Scale.Name == "" {
 		opts.Scale = Standard()
@@ -147,7 +147,7 @@ func (r runner) measure(ctx context.Context, starter Starter) {
 	}
 }
 
-// step reports progress: part i of the target is done to the given degree.
+// step reports progress: part i of the target is complete to the given degree, from 0 to 1.
 func (r runner) step(part int, degree float64, p Progress) {
 	if r.progress == nil {
 		return
@@ -157,7 +157,7 @@ func (r runner) step(part int, degree float64, p Progress) {
 	r.progress(p)
 }
 
-// Session is a part's measuring of one target.
+// Session is the measurement of one target by one part.
 type Session struct {
 	Part   string
 	Scale  Scale
@@ -170,7 +170,7 @@ type Session struct {
 	uncounted bool // a note says that requests are not counted
 }
 
-// Step reports progress before a measurement: how many of the part's are done, of how many.
+// Step reports progress before a measurement: done of total measurements of the part are complete.
 func (s *Session) Step(done, total int, what string) { s.step(done, total, what) }
 
 // Record adds a result.
@@ -181,21 +181,21 @@ func (s *Session) Record(r Result) {
 	s.report.Results = append(s.report.Results, r)
 }
 
-// Fault records what makes the run fail.
+// Fault records an error that makes the run fail.
 func (s *Session) Fault(system string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.Faults = append(s.report.Faults, Fault{Part: s.Part, System: system, Text: err.Error()})
 }
 
-// Note records what was left out, or what a reader must know.
+// Note records what was left out, or what a reader of the report must know.
 func (s *Session) Note(system, format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.report.Notes = append(s.report.Notes, Note{Part: s.Part, System: system, Text: fmt.Sprintf(format, args...)})
 }
 
-// WithStore gives do a new store of the target, and drops it afterwards.
+// WithStore calls do with a new store of the target, and drops the store afterwards.
 func (s *Session) WithStore(ctx context.Context, do func(Store) error) error {
 	store, err := s.Target.NewStore(ctx)
 	if err != nil {

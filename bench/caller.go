@@ -10,23 +10,23 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// caller is a handle that counts the calls of one contender, or of several that are counted
+// caller is a store handle that counts the calls of one contender, or of several that are counted
 // together. It hides the optional interfaces of the store, RunNotifier among them.
 //
-// A request for a lease ignores the end of its context once it has been sent: an abandoned
-// request may be granted, and then no caller releases the lease.
+// An acquire request ignores the end of its context once it has been sent: an abandoned request may
+// still be granted, and then no caller would release the lease.
 type caller struct {
 	runstore.RunStore
 	calls   atomic.Int64 // of any kind
-	asked   atomic.Int64 // requests for a lease
-	refused atomic.Int64 // those that found it held
+	asked   atomic.Int64 // acquire requests
+	refused atomic.Int64 // acquire requests that found the lease held
 
 	mu   sync.Mutex
-	lost []time.Duration // how long each refused request took; kept if keep is set
+	lost []time.Duration // the duration of each refused request; recorded if keep is set
 	keep bool
 }
 
-// notifying is a caller with the store's wake-ups. A keeper on a plain caller polls.
+// notifying is a caller that also passes the store's wake-ups on. A keeper on a plain caller polls.
 type notifying struct {
 	*caller
 	runstore.RunNotifier
@@ -46,7 +46,7 @@ func (c *caller) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 	return granted, err
 }
 
-// lose records an attempt that did not get the lease.
+// lose records a refused attempt.
 func (c *caller) lose(took time.Duration) {
 	if c.keep {
 		c.mu.Lock()
@@ -56,8 +56,8 @@ func (c *caller) lose(took time.Duration) {
 	c.refused.Add(1)
 }
 
-// GetRun does not abandon a request either: a cancelled one may cost the store's client its
-// connection, and the next side of a comparison the time to make another.
+// GetRun ignores the end of its context too: a cancelled read may cost the store's client its
+// connection, and the next side of a comparison would pay for a new one.
 func (c *caller) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
 	if err := ctx.Err(); err != nil {
 		return runstore.Run{}, &runstore.OpError{Op: "get run", Run: id, Err: runstore.ErrUnavailable, Cause: err}

@@ -26,11 +26,11 @@ func casPart() Part {
 	}
 }
 
-// casSetting is one number of contenders for one number of leases.
+// casSetting is a number of contenders that compete for a number of leases.
 type casSetting struct{ contenders, leases int }
 
-// casSettings pairs all numbers of contenders with one lease, and those with several leases
-// that have as many contenders.
+// casSettings returns all pairs of numbers in which there are at least as many contenders as
+// leases.
 func casSettings(leases, contenders []int) (all []casSetting) {
 	for _, leases := range leases {
 		for _, contenders := range contenders {
@@ -55,7 +55,7 @@ func (c casSetting) params() map[string]string {
 
 func runCAS(ctx context.Context, s *Session) error {
 	return s.withArena(ctx, func(a arena) error {
-		settings := casSettings(s.Scale.Leases, s.bearable("contenders", s.Scale.Contenders))
+		settings := casSettings(s.Scale.Leases, s.withinLimits("contenders", s.Scale.Contenders))
 		for i, setting := range settings {
 			s.Step(i, len(settings), fmt.Sprintf("%d contenders, %s", setting.contenders, setting.group()))
 			if err := s.compete(ctx, a, setting); err != nil {
@@ -69,13 +69,14 @@ func runCAS(ctx context.Context, s *Session) error {
 	})
 }
 
-// emulatorContenders is how many callers compete for one lease on an emulator. Spanner's runs one
-// transaction at a time: a round of 64 standbys takes minutes there.
+// emulatorContenders is the maximum number of contenders for one lease on an emulator: 8. Spanner's
+// emulator runs one transaction at a time, so a round of 64 standbys takes minutes there.
 const emulatorContenders = 8
 
-// bearable returns the numbers of competitors that the target can bear, and notes what it leaves
-// out. Emulators are not ranked, and some take minutes for what an engine does in a slice.
-func (s *Session) bearable(what string, all []int) (few []int) {
+// withinLimits returns the numbers of competitors that the target can handle, and notes those that
+// it leaves out. Emulators are not ranked, and some take minutes for what an engine does in a
+// slice.
+func (s *Session) withinLimits(what string, all []int) (few []int) {
 	if !s.Target.System.Emulated() {
 		return all
 	}
@@ -90,7 +91,7 @@ func (s *Session) bearable(what string, all []int) (few []int) {
 	return few
 }
 
-// withArena gives do a new store of the target with one handle.
+// withArena calls do with a handle on a new store of the target.
 func (s *Session) withArena(ctx context.Context, do func(arena) error) error {
 	return s.WithStore(ctx, func(store Store) error {
 		handle, err := store.Open(ctx)
@@ -149,21 +150,21 @@ func closeAll(contests []Contest) (err error) {
 type competition struct {
 	contest Contest
 	setting casSetting
-	rounds  int // of the comparison
+	rounds  int // rounds of the comparison
 
 	mu    sync.Mutex
-	done  int   // rounds
-	cut   int   // turns that the end of a slice has ended
+	done  int   // completed rounds
+	cut   int   // turns that the end of a slice cut short
 	turns []int // by contender
 }
 
-// slice is what the contenders did in one round.
+// slice records what the contenders did in one round.
 type slice struct {
 	took            time.Duration // until the last win
 	wins            int
 	attempts, calls int
 	waited, lost    []time.Duration
-	longest         time.Duration // wait, of those too that gave up
+	longest         time.Duration // longest wait, including contenders that gave up
 }
 
 func (c *competition) round(ctx context.Context, d time.Duration, m *Measured) error {
@@ -173,7 +174,7 @@ func (c *competition) round(ctx context.Context, d time.Duration, m *Measured) e
 	}
 	wins := float64(r.wins)
 	m.Add(Rate, "wins/s", More, wins/r.took.Seconds())
-	if r.attempts > 0 { // a peer may not count them
+	if r.attempts > 0 { // a peer may not count attempts
 		m.Add("attempts per win", "", "", float64(r.attempts)/wins)
 	}
 	if r.calls > 0 {
@@ -188,7 +189,7 @@ func (c *competition) round(ctx context.Context, d time.Duration, m *Measured) e
 	return nil
 }
 
-// run lets the contenders take turns until d has passed and one of them has won.
+// run has the contenders take turns until d has passed and at least one has won.
 func (c *competition) run(ctx context.Context, d time.Duration) (slice, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -237,7 +238,7 @@ func (c *competition) run(ctx context.Context, d time.Duration) (slice, error) {
 	return r, context.Cause(ctx)
 }
 
-// add adds what a turn has cost, whether it won or was cut short.
+// add adds the cost of a turn, whether it won or was cut short.
 func (r *slice) add(t Turn) {
 	r.attempts += t.Attempts
 	r.calls += t.Calls
@@ -245,9 +246,9 @@ func (r *slice) add(t Turn) {
 	r.longest = max(r.longest, t.Waited)
 }
 
-// verify compares what the contest has stored with the turns. A turn that was cut short may have
-// been stored by a peer, which does not finish what it has begun; a store of ours compares event
-// by event.
+// verify compares the stored writes of the contest with the turns. A peer may have stored a turn
+// that was cut short, because peers do not finish what they have begun; a store of this module is
+// compared event by event.
 func (c *competition) verify(ctx context.Context) (string, error) {
 	stored, err := c.contest.Committed(ctx)
 	if err != nil {

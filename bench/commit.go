@@ -26,7 +26,7 @@ func commitPart() Part {
 	}
 }
 
-// shape is what a commit writes.
+// shape describes what a commit writes.
 type shape struct {
 	name    string
 	events  int
@@ -43,7 +43,7 @@ var commitShapes = []shape{
 	{name: "10 events, 3 records", events: 10, records: 3},
 }
 
-// write is the n-th write to its run, from 1.
+// write returns the n-th write to its run, counted from 1.
 func (s shape) write(n int64, data []byte) Write {
 	w := Write{Events: s.events, Data: data, Records: s.records}
 	if s.id {
@@ -62,7 +62,7 @@ func newKey(n int64) string { return "effect/" + strconv.FormatInt(n, 10) }
 
 const eventKind = "bench"
 
-// batch is the batch of a write, as a caller of the store makes it.
+// batch returns the batch of a write, as a caller of the store makes it.
 func (w Write) batch(lease runstore.Lease) runstore.Batch {
 	b := runstore.NewBatch(lease.Run, lease.Fence())
 	b.ID = runstore.BatchID(w.BatchID)
@@ -78,7 +78,7 @@ func (w Write) batch(lease runstore.Lease) runstore.Batch {
 	return b
 }
 
-// commitSetting is one comparison.
+// commitSetting is the setting of one comparison.
 type commitSetting struct {
 	shape   shape
 	writers int
@@ -88,7 +88,7 @@ type commitSetting struct {
 	params  map[string]string
 }
 
-// runs is how many runs are written to.
+// runs returns how many runs are written to.
 func (c commitSetting) runs() int {
 	if c.oneRun {
 		return 1
@@ -96,7 +96,7 @@ func (c commitSetting) runs() int {
 	return c.writers
 }
 
-// run is the run of a writer.
+// run returns the index of the run that a writer writes to.
 func (c commitSetting) run(writer int) int {
 	if c.oneRun {
 		return 0
@@ -104,13 +104,13 @@ func (c commitSetting) run(writer int) int {
 	return writer
 }
 
-// few is how many writers the shapes are compared with, beside one.
+// few is the number of writers, in addition to one, with which the shapes are compared.
 const few = 16
 
-// smallBytes is the size of an event where the size is not what is compared.
+// smallBytes is the size of an event, in bytes, where the size is not what is compared.
 const smallBytes = 100
 
-// commitSettings are all settings of a scale but the lengths of journals.
+// commitSettings returns all settings of a scale except the lengths of journals.
 func commitSettings(scale Scale) (all []commitSetting) {
 	most := 1
 	for _, n := range scale.Writers {
@@ -143,13 +143,13 @@ func commitSettings(scale Scale) (all []commitSetting) {
 	return all
 }
 
-// commits is the part on one store.
+// commits is the part commit on one store.
 type commits struct {
 	*Session
 	store  Store
 	handle runstore.RunStore
-	floor  Floor // nil if there is none
-	runs   int   // that were created
+	floor  Floor // nil if the store has none
+	runs   int   // created runs
 	// slowest is the lowest rate of the last comparison.
 	slowest float64
 }
@@ -175,16 +175,16 @@ func (c *commits) measure(ctx context.Context) error {
 	settings := commitSettings(c.Scale)
 	began, budget := time.Now(), budget(c.Scale, len(settings))
 	if c.Target.System.Emulated() {
-		budget /= 2 // its figures are not ranked
+		budget /= 2 // an emulator's figures are not ranked
 	}
-	skipped := "" // the group whose further settings are left out
+	skipped := "" // the group whose remaining settings are left out
 	for i, set := range settings {
 		what := Side{Group: set.group, Side: "commits", Params: set.params}.label()
 		c.Step(i, len(settings)+1, what)
 		if set.group == skipped {
 			continue
 		}
-		if i > 0 && settings[i-1].group == set.group && c.crowded(set) {
+		if i > 0 && settings[i-1].group == set.group && c.tooSlowFor(set) {
 			c.Note(c.Target.System.Name, "%s: left out, and more writers too: the emulator takes %.0f commits/s, so a round would take %.1f s",
 				what, c.slowest, float64(set.writers)/c.slowest)
 			skipped = set.group
@@ -202,24 +202,24 @@ func (c *commits) measure(ctx context.Context) error {
 	return c.lengths(ctx)
 }
 
-// budget is the time after which settings with several writers are left out: a quarter more than
-// the slices of all sides take, and 10 s for what is between them. An engine on which many writers
-// take far longer than a slice to commit once would exceed it.
+// budget returns the time after which settings with several writers are left out: a quarter more
+// than the slices of all sides take, plus 10 s for the work between them. An engine on which many
+// writers take far longer than a slice to commit once would exceed it.
 func budget(scale Scale, settings int) time.Duration {
 	slices := time.Duration(settings*3*scale.Rounds) * scale.Slice
 	return slices*5/4 + 10*time.Second
 }
 
-// patience is how long a round of an emulator may take for each writer to commit once. 600 ms: five
-// slices of the standard scale.
-const patience = 600 * time.Millisecond
+// roundLimit is how long a round on an emulator may take for each writer to commit once: 600 ms,
+// five slices of the standard scale.
+const roundLimit = 600 * time.Millisecond
 
-// crowded reports whether an emulator is too slow for so many writers.
-func (c *commits) crowded(set commitSetting) bool {
-	return c.Target.System.Emulated() && set.writers > few && float64(set.writers)/c.slowest > patience.Seconds()
+// tooSlowFor reports whether an emulator is too slow for the setting's number of writers.
+func (c *commits) tooSlowFor(set commitSetting) bool {
+	return c.Target.System.Emulated() && set.writers > few && float64(set.writers)/c.slowest > roundLimit.Seconds()
 }
 
-// compare measures a setting: the store, the hand-written statement and the bare insert, in turn.
+// compare measures a setting: the store, the hand-written statement and the bare insert take turns.
 func (c *commits) compare(ctx context.Context, set commitSetting) error {
 	leases, err := c.hold(ctx, set.runs())
 	if err != nil {
@@ -263,7 +263,7 @@ func (c *commits) compare(ctx context.Context, set commitSetting) error {
 	return c.Compare(ctx, sides...)
 }
 
-// commitSide is one side of a comparison. counts are the writes to each run.
+// commitSide is one side of a comparison. counts holds the number of writes to each run.
 type commitSide struct {
 	set    commitSetting
 	data   []byte
@@ -271,7 +271,7 @@ type commitSide struct {
 	write  func(ctx context.Context, run int, w Write) error
 }
 
-// total is the number of writes to all runs.
+// total returns the number of writes to all runs.
 func (s *commitSide) total() (n int64) {
 	for i := range s.counts {
 		n += s.counts[i].Load()
@@ -279,7 +279,7 @@ func (s *commitSide) total() (n int64) {
 	return n
 }
 
-// round measures a side once.
+// round returns the function that measures a side for one round.
 func (c *commits) round(s *commitSide) func(ctx context.Context, d time.Duration, m *Measured) error {
 	return func(ctx context.Context, d time.Duration, m *Measured) error {
 		var before, after runtime.MemStats
@@ -312,8 +312,8 @@ func (c *commits) commit(ctx context.Context, lease runstore.Lease, w Write) err
 	return err
 }
 
-// hold creates runs under a lease each. Its leases outlive the part: a lease that has expired is
-// good until another holder takes it.
+// hold creates n runs, each under a lease. The leases outlive the part: an expired lease stays
+// valid until another holder takes it over.
 func (c *commits) hold(ctx context.Context, n int) ([]runstore.Lease, error) {
 	leases := make([]runstore.Lease, n)
 	errs := make([]error, n)

@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// lengths measures commits of one event by one writer to journals of several lengths, which take
-// turns.
+// lengths measures commits of one event by one writer to journals of several lengths. The journals
+// take turns.
 func (c *commits) lengths(ctx context.Context) error {
 	leases, err := c.hold(ctx, len(c.Scale.Lengths))
 	if err != nil {
@@ -48,7 +48,8 @@ func (c *commits) lengths(ctx context.Context) error {
 	return c.Compare(ctx, sides...)
 }
 
-// fill appends events up to a length, until the deadline, and returns how many there are.
+// fill appends events up to the given length or until the deadline, and returns the number of
+// events.
 func (c *commits) fill(ctx context.Context, lease runstore.Lease, data []byte, length int, deadline time.Time) (filled int, err error) {
 	for filled < length && time.Now().Before(deadline) {
 		n := min(length-filled, runstore.MaxEvents)

@@ -12,11 +12,11 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// faulty is a store that acknowledges a batch and stores something else.
+// faulty is a store that acknowledges a batch and stores a different one.
 type faulty struct {
 	runstore.RunStore
 	commits *atomic.Int64
-	// commit makes what is stored of every tenth batch; ok is false for nothing.
+	// commit returns what is stored in place of every tenth batch; ok is false for nothing.
 	commit func(b runstore.Batch) (stored runstore.Batch, ok bool)
 }
 
@@ -56,7 +56,8 @@ func measureCommits(t *testing.T, open func() runstore.RunStore, handWritten ben
 	return report
 }
 
-// TestCommitVerifies has stores that acknowledge what they do not store: each must make faults.
+// TestCommitVerifies measures stores that acknowledge what they do not store: each must cause
+// faults.
 func TestCommitVerifies(t *testing.T) {
 	for name, commit := range map[string]func(b runstore.Batch) (runstore.Batch, bool){
 		"nothing": func(b runstore.Batch) (runstore.Batch, bool) { return b, false },
@@ -92,8 +93,8 @@ func TestCommitVerifies(t *testing.T) {
 	}
 }
 
-// counters is a hand-written side that only counts. It stores less than it acknowledges by missing
-// events and records.
+// counters is a hand-written side that only counts. The number of events and of records that it
+// stores is lower by missing than the number that it acknowledges.
 type counters struct {
 	missing   int64
 	committed counts
@@ -154,8 +155,8 @@ func TestCommitVerifiesFloor(t *testing.T) {
 	}
 }
 
-// TestCommitResults has what the report promises of each setting: the sides, their ratio in every
-// round, and the cost of a long journal.
+// TestCommitResults checks what the report promises for each setting: the sides, their ratio in
+// every round, and the cost of a long journal.
 func TestCommitResults(t *testing.T) {
 	engine := memory.New(nil)
 	report := measureCommits(t, func() runstore.RunStore { return engine.Open() }, new(counters))

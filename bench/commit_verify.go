@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// sampledEvents is how many events at the end of a run's journal are read back, and
-	// sampledKeys how many of its new records. 5,000 events are five pages.
+	// sampledEvents is how many events at the end of a journal are read back: 5,000, five pages.
+	// sampledKeys is how many of the new records are.
 	sampledEvents = 5_000
 	sampledKeys   = 4 * runstore.MaxRecordKeys
 )
@@ -59,7 +59,7 @@ func found(events, records int64, runs int) string {
 	return text + fmt.Sprintf(" of %d runs", runs)
 }
 
-// verifyJournal reads the end of a journal, whose last seq is last.
+// verifyJournal checks the end of a journal whose last seq is last.
 func (c *commits) verifyJournal(ctx context.Context, s *commitSide, run runstore.RunID, last int64) error {
 	next := max(1, last-sampledEvents+1)
 	for event, err := range runstore.Journal(ctx, c.handle, run, runstore.Seq(next)) {
@@ -79,8 +79,9 @@ func (c *commits) verifyJournal(ctx context.Context, s *commitSide, run runstore
 	return nil
 }
 
-// verifyRecords reads the records of a run back. One that every commit overwrites has the number of
-// commits as its version; of new ones the last are read, and the one that no commit put.
+// verifyRecords reads back the records of a run. The version of a record that every commit
+// overwrites must be the number of commits. Of new records it reads the last ones, and the first
+// one that no commit has put.
 func (c *commits) verifyRecords(ctx context.Context, s *commitSide, run runstore.RunID, commits int64) error {
 	if s.set.shape.records == 0 || commits == 0 {
 		return nil

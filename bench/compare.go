@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Side is one of the things that a comparison measures in turn.
+// Side is one of the alternatives that a comparison measures in turn.
 type Side struct {
 	Group, System, Side string
 	Params              map[string]string
-	// Round works for about d and records what it measured.
+	// Round works for about d and records its metrics in m.
 	Round func(ctx context.Context, d time.Duration, m *Measured) error
-	// Over names, by the metric to record, the side whose Rate this one's is divided by,
-	// round by round: {"of hand-written": 1} compares with the second side.
+	// Over maps the name of a metric to the index of a side: the metric is this side's Rate divided
+	// by that side's, round by round. {"of hand-written": 1} compares with the second side.
 	Over map[string]int
-	// Under is Over the other way round: the named side's Rate is divided by this one's. It
-	// is what this side costs, in terms of the other.
+	// Under is the reciprocal of Over: the metric is the named side's Rate divided by this one's.
+	// It is the cost of this side in terms of the other.
 	Under map[string]int
-	// Verify reads back what the rounds acknowledged, and says what it found. It is called
+	// Verify reads back what the rounds acknowledged, and describes what it found. It is called
 	// once, after the last round. Nil for a side that writes nothing.
 	Verify func(ctx context.Context) (string, error)
 }
@@ -32,8 +32,8 @@ func (m *Measured) Add(name, unit string, better Better, value float64) {
 	m.metrics = append(m.metrics, Metric{Name: name, Unit: unit, Better: better, Samples: []float64{value}})
 }
 
-// Quantiles records p50, p95, p99 and the maximum of latencies, in milliseconds, as "name p50"
-// and so on. It records nothing of none.
+// Quantiles records p50, p95, p99 and the maximum of latencies, in milliseconds, as "name p50" and
+// so on. It records nothing if there are no latencies.
 func (m *Measured) Quantiles(name string, all []time.Duration) {
 	if len(all) == 0 {
 		return
@@ -51,8 +51,8 @@ func (m *Measured) Quantiles(name string, all []time.Duration) {
 }
 
 // Compare runs the sides in turn, round by round, verifies what they wrote, and records a result
-// of each. A side that fails makes a fault, and the others go on. It returns an error only when
-// ctx has ended.
+// for each. A side that fails records a fault, and the other sides continue. Compare returns an
+// error only when ctx has ended.
 func (s *Session) Compare(ctx context.Context, sides ...Side) error {
 	results := make([]Result, len(sides))
 	failed := make([]bool, len(sides))

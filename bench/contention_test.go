@@ -12,12 +12,12 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// faultyStore breaks what a part has to notice.
+// faultyStore breaks a rule that a part must check.
 type faultyStore struct {
 	*memory.Handle
 	commits, renewals atomic.Int64
 
-	// acquire and commit replace the answer, given the one of the store; nil leaves it.
+	// acquire and commit replace the store's reply; nil keeps it.
 	acquire func(runstore.AcquireRequest, runstore.Granted, error) (runstore.Granted, error)
 	commit  func(n int64, b runstore.Batch) (runstore.Committed, error)
 	renew   func(n int64, req runstore.RenewRequest) (runstore.Renewed, error)
@@ -53,7 +53,7 @@ func (f *faultyStore) RenewLease(ctx context.Context, req runstore.RenewRequest)
 	return f.Handle.RenewLease(ctx, req)
 }
 
-// measure runs one part on one store that change has broken, with the strategies of peers.
+// measure runs one part on a store that change has broken, with the strategies of peers.
 func measure(t *testing.T, part string, change func(*faultyStore), peers ...Strategy) Report {
 	t.Helper()
 	engine := memory.New(nil)
@@ -199,7 +199,7 @@ func TestSoundStoreHasEverySide(t *testing.T) {
 	}
 }
 
-// peer is a contest that stores what a broken lease would, and forgets a share of it.
+// peer is a contest that stores what a broken lease would, and loses a share of it.
 type peer struct {
 	turns  atomic.Int64
 	stored bool
@@ -236,7 +236,7 @@ func TestPeers(t *testing.T) {
 		if r.System != "peer" || r.Params["contenders"] != "4" {
 			continue
 		}
-		// One of four contenders has all turns, and the waits of the others count.
+		// One of four contenders has all turns, and the waits of the others count too.
 		if m, _ := r.Metric("Jain's index"); m.Value() != 0.25 {
 			t.Errorf("Jain's index is %v, want 0.25", m.Value())
 		}

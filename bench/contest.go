@@ -5,50 +5,50 @@ import (
 	"time"
 )
 
-// Strategy is one way of competing for leases: that of a store or that of a peer.
+// Strategy is one way of competing for leases, of a store or of a peer.
 type Strategy struct {
 	System string // Name of a System
 	Name   string // "keeper with hints"
-	// New makes a contest for so many contenders and leases.
+	// New makes a contest for the given numbers of contenders and leases.
 	New func(ctx context.Context, contenders, leases int) (Contest, error)
 }
 
 // Contest is a set of leases for which contenders compete, numbered from 0.
 type Contest interface {
-	// Turn is a contender's whole turn: it waits until it holds the lease, commits one
-	// write under it, and releases it. Turns of different contenders run at once, turns of
-	// one contender follow each other.
+	// Turn runs one turn of a contender: it waits until the contender holds the lease, commits one
+	// write under the lease, and releases it. Turns of different contenders run concurrently; turns
+	// of one contender follow each other.
 	//
-	// A ctx that ends while the contender waits ends the turn, with an error that matches
-	// that of ctx, and with the attempts, calls and losses until then. A contender that
-	// holds the lease by then should finish its turn.
+	// If ctx ends while the contender waits, Turn returns an error that matches that of ctx, with
+	// the attempts, calls and losses so far. A contender that already holds the lease should finish
+	// its turn.
 	Turn(ctx context.Context, contender, lease int) (Turn, error)
-	// Committed counts the writes that the turns left in the store. The benchmark compares
-	// the number with that of the turns.
+	// Committed returns the number of writes that the turns left in the store. The benchmark
+	// compares it with the number of turns.
 	Committed(ctx context.Context) (int, error)
 	Close() error
 }
 
-// Turn is what a turn took.
+// Turn describes the cost of one turn.
 type Turn struct {
 	Waited   time.Duration   // from the first attempt to the grant
-	Attempts int             // requests for the lease, the successful one included
-	Calls    int             // requests to the store of the whole turn
-	Lost     []time.Duration // how long each refused attempt took; empty where the system reports no refusal
+	Attempts int             // acquire requests, the successful one included
+	Calls    int             // requests to the store during the whole turn
+	Lost     []time.Duration // the duration of each refused attempt; empty where the system reports no refusal
 }
 
-// Pauser is a Contest that can show what a paused holder does. It is the scenario behind every
-// fencing token: a holder is paused beyond its lease, another contender takes the lease over and
-// writes, then the first wakes and writes as if it still held the lease.
+// Pauser is a Contest that can show what happens to the late write of a paused holder, the scenario
+// that fencing tokens exist for: a holder is paused beyond its lease, another contender takes the
+// lease over and writes, and then the first holder wakes and writes as if it still held the lease.
 type Pauser interface {
 	PauseAndWake(ctx context.Context) (Woke, error)
 }
 
-// Woke is what happened to the write of a holder that was paused beyond its lease.
+// Woke describes the outcome of a late write by a holder that was paused beyond its lease.
 type Woke struct {
 	Stored bool   // the late write is in the store
-	Answer string // what the system answered to the late write
-	// Takeover is the time from the pause to the grant of the successor, and TTL that of the
-	// lease.
+	Answer string // the system's reply to the late write
+	// Takeover is the time from the pause to the successor's grant, and TTL is the lease's time to
+	// live.
 	Takeover, TTL time.Duration
 }

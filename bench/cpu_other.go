@@ -4,5 +4,5 @@ package bench
 
 import "time"
 
-// cpuTime returns 0: the CPU time is not known here.
+// cpuTime returns 0: the CPU time is not known on this system.
 func cpuTime() time.Duration { return 0 }

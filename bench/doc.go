@@ -1,20 +1,21 @@
 // Package bench measures what leases and fenced commits cost, on any store.
 //
-// A run of the benchmark has [Part]s: contention for leases (cas), their handover, commits,
-// reads, heartbeats and the wire protocol. Each part measures every [Target], which is an engine
-// on one server, and records [Result]s in a [Report].
+// A run of the benchmark has [Part]s: contention for leases (cas), handovers, commits, reads,
+// heartbeats and the wire protocol. Each part measures every [Target], which is an engine on one
+// server, and records [Result]s in a [Report].
 //
 // Three rules make the figures comparable:
 //
-//   - Sides of a comparison take turns. [Session.Compare] runs every side for a short slice of
+//   - The sides of a comparison take turns. [Session.Compare] runs each side for a short slice of
 //     time, in an order that rotates from round to round, so that a machine whose speed drifts
-//     favours none. A result keeps one sample per round, and its value is their median.
+//     favours none of them. A result keeps one sample per round, and its value is the median of the
+//     samples.
 //   - What was acknowledged is read back. A side whose store does not hold exactly what it
 //     acknowledged fails the run.
-//   - An engine that is missing is a row of the report that says so. Figures of an emulator are
-//     marked as such, and never ranked beside those of an engine.
+//   - A missing engine is a row of the report that says so. Figures of an emulator are marked as
+//     such, and are never ranked beside those of an engine.
 //
-// The package holds the parts and the model of the report. Package bench/show prints a report,
-// and compares two; package bench/engines starts the engines; module bench/peers measures other
-// lease libraries beside the stores.
+// This package holds the parts and the model of the report. Package bench/show prints a report and
+// compares two reports, package bench/engines starts the engines, and module bench/peers measures
+// other lease libraries beside the stores.
 package bench

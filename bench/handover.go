@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// handoverPoll is the pause of the standbys that poll, less its jitter: a tenth of the
-	// keeper's default, so that a run of the benchmark need not wait for the default.
+	// handoverPoll is the pause of the polling standbys, less its jitter: 100 ms, a tenth of the
+	// keeper's default, so that a run of the benchmark does not wait for the default.
 	handoverPoll = 100 * time.Millisecond
-	// handoverTTL is that of leases that are left to expire.
+	// handoverTTL is the TTL of leases that are left to expire: 100 ms.
 	handoverTTL = 100 * time.Millisecond
-	// handoverWork is how long a holder keeps a lease before it releases it.
+	// handoverWork is how long a holder keeps a lease before it releases it: 20 ms.
 	handoverWork = 20 * time.Millisecond
-	// handoverRound is when a round ends early, after one handover at least.
+	// handoverRound is the time after which a round ends early, once it had one handover: 5 s.
 	handoverRound = 5 * time.Second
-	// handoverWrites is the pause between two writes to another run.
+	// handoverWrites is the pause between two writes to another run: 5 ms.
 	handoverWrites = 5 * time.Millisecond
 )
 
@@ -37,7 +37,7 @@ func handoverPart() Part {
 	}
 }
 
-// handover is one side: standbys of one kind that wait for one run.
+// handover is one side of the comparison: standbys of one kind that wait for the lease of one run.
 type handover struct {
 	holder, shared, writer runstore.RunStore
 	run, other             runstore.RunID
@@ -45,7 +45,7 @@ type handover struct {
 	hints, expiry          bool
 	times                  int // handovers in a round
 
-	tokens []runstore.Token // of the grants, in the order in which they were received
+	tokens []runstore.Token // of the grants, in the order in which they arrived
 	writes int              // to the other run
 }
 
@@ -60,7 +60,7 @@ func runHandover(ctx context.Context, s *Session) error {
 			handles = append(handles, h)
 		}
 		defer func() { err = errors.Join(err, closeHandles(handles)) }()
-		counts := s.bearable("standbys", s.Scale.Standbys)
+		counts := s.withinLimits("standbys", s.Scale.Standbys)
 		for i, standbys := range counts {
 			s.Step(2*i, 2*len(counts), fmt.Sprintf("%d standbys", standbys))
 			var all []*handover
@@ -126,9 +126,9 @@ func (h *handover) side(system string) Side {
 	return Side{Group: group, System: system, Side: h.name(), Params: h.params(), Round: h.round, Verify: h.verify}
 }
 
-// round starts the standbys, hands the lease over some times, and stops them.
+// round starts the standbys, hands the lease over several times, and stops the standbys.
 func (h *handover) round(ctx context.Context, _ time.Duration, m *Measured) (err error) {
-	st, err := h.stand(ctx)
+	st, err := h.startStandbys(ctx)
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (h *handover) round(ctx context.Context, _ time.Duration, m *Measured) (err
 	return nil
 }
 
-// release ends a grant. One that has expired and was taken over needs no end.
+// release ends a grant. It ignores a grant that has expired and was taken over.
 func (h *handover) release(l runstore.Lease) error {
 	_, err := h.holder.ReleaseLease(context.Background(), runstore.ReleaseRequest{Fence: l.Fence()})
 	if errors.Is(err, runstore.ErrFenced) && h.expiry {
@@ -189,7 +189,7 @@ func (h *handover) release(l runstore.Lease) error {
 	return err
 }
 
-// write commits to the other run, until it is stopped.
+// write commits to the other run until the caller calls stop.
 func (h *handover) write(ctx context.Context) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
@@ -211,7 +211,7 @@ func (h *handover) write(ctx context.Context) (stop func() error) {
 	}
 }
 
-// verify reads back the tokens of the grants, and the writes to the other run.
+// verify reads back the tokens of the grants and the writes to the other run.
 func (h *handover) verify(ctx context.Context) (string, error) {
 	for i, t := range h.tokens {
 		if i > 0 && t <= h.tokens[i-1] {
@@ -235,16 +235,16 @@ func (h *handover) verify(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d grants under growing tokens, and %d writes to another run", len(h.tokens), h.writes), nil
 }
 
-// idle counts the requests of standbys whose lease stays held, all sides at once.
+// idle counts the requests of standbys whose lease stays held, for all sides at once.
 func (s *Session) idle(ctx context.Context, all []*handover) error {
 	var waiting []*handover
-	var standbys []*standing
+	var standbys []*standbySet
 	var err error
 	for _, h := range all {
 		if h.expiry {
 			continue
 		}
-		st, standErr := h.stand(ctx)
+		st, standErr := h.startStandbys(ctx)
 		if standErr != nil {
 			err = standErr
 			break
@@ -280,7 +280,7 @@ func (s *Session) idle(ctx context.Context, all []*handover) error {
 	return err
 }
 
-// sleep waits for d, or for the end of ctx, which is its error.
+// sleep waits for d, or until ctx ends, and then returns its error.
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

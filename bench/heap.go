@@ -5,7 +5,7 @@ import (
 	"runtime/metrics"
 )
 
-// allocations counts what this process has allocated since it started: objects and bytes.
+// allocations holds what this process has allocated since it started: objects and bytes.
 type allocations struct{ objects, bytes uint64 }
 
 func allocated() allocations {
@@ -14,7 +14,7 @@ func allocated() allocations {
 	return allocations{m.Mallocs, m.TotalAlloc}
 }
 
-// since returns the allocations after before, per each of n.
+// since returns the allocations since before, divided by n.
 func (a allocations) since(before allocations, n int) (objects, bytes float64) {
 	return float64(a.objects-before.objects) / float64(n), float64(a.bytes-before.bytes) / float64(n)
 }
@@ -28,7 +28,7 @@ func reachable() int64 {
 	return int64(sample[0].Value.Uint64())
 }
 
-// peakHeap is how much more of the heap was reachable at any look than at the first.
+// peakHeap tracks how much the reachable heap has grown since its first measurement.
 type peakHeap struct{ first, most int64 }
 
 func newPeakHeap() *peakHeap {
@@ -38,5 +38,5 @@ func newPeakHeap() *peakHeap {
 
 func (p *peakHeap) look() { p.most = max(p.most, reachable()) }
 
-// bytes returns the peak above the first look.
+// bytes returns the peak growth over the first measurement, in bytes.
 func (p *peakHeap) bytes() float64 { return float64(p.most - p.first) }

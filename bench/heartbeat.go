@@ -26,15 +26,15 @@ func heartbeatPart() Part {
 	}
 }
 
-// beating keeps leases alive.
-type beating struct {
+// leaseHolders keeps many leases alive by keepers.
+type leaseHolders struct {
 	store  Store
 	handle runstore.RunStore
-	every  time.Duration // the heartbeat
+	every  time.Duration // the heartbeat interval
 	keeper *lease.Keeper
 	renews *renewals
 
-	done chan struct{} // ends the work
+	done chan struct{} // closed to end the work
 	all  sync.WaitGroup
 
 	mu   sync.Mutex
@@ -42,8 +42,8 @@ type beating struct {
 	lost []error
 }
 
-// renewals records when renewals were acknowledged. It lets no keeper release its lease: the
-// store goes away, or the lease expires.
+// renewals is a store that records when renewals were acknowledged. It ignores releases, because
+// the store is dropped or the leases expire.
 type renewals struct {
 	runstore.RunStore
 	mu sync.Mutex
@@ -81,8 +81,8 @@ func runHeartbeat(ctx context.Context, s *Session) error {
 }
 
 func (s *Session) beat(ctx context.Context, store Store, handle runstore.RunStore) error {
-	// At its default unless the time of watching is too short to see it.
-	b := &beating{
+	// The interval is the keeper's default, unless the measurement is too short for it.
+	b := &leaseHolders{
 		store: store, handle: handle, every: min(lease.DefaultTTL/3, 2*s.Scale.Beating), renews: &renewals{RunStore: handle},
 		done: make(chan struct{}), held: make(map[runstore.RunID]*lease.Held),
 	}
@@ -98,7 +98,8 @@ func (s *Session) beat(ctx context.Context, store Store, handle runstore.RunStor
 	s.Step(0, 3, fmt.Sprintf("granting %d leases", s.Scale.Heartbeats))
 	workers, budget := 64, s.Scale.Fill
 	if s.Target.System.Emulated() {
-		// Spanner's aborts transactions that run at once: it grants what it can renew in 1 s.
+		// Spanner's emulator aborts concurrent transactions, so it grants only as many leases as it
+		// can renew in 1 s.
 		workers, budget = 1, min(budget, time.Second)
 	}
 	n, err := b.grant(ctx, workers, s.Scale.Heartbeats, budget)
@@ -121,8 +122,8 @@ func (s *Session) beat(ctx context.Context, store Store, handle runstore.RunStor
 	return nil
 }
 
-// grant creates runs with a lease each, for as long as fill lasts, and lets keepers hold them.
-func (b *beating) grant(ctx context.Context, workers, leases int, fill time.Duration) (int, error) {
+// grant creates runs with a lease each, for at most fill, and hands the leases to keepers.
+func (b *leaseHolders) grant(ctx context.Context, workers, leases int, fill time.Duration) (int, error) {
 	creating, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	ids := make(chan runstore.RunID)
@@ -152,8 +153,8 @@ func (b *beating) grant(ctx context.Context, workers, leases int, fill time.Dura
 	return int(granted.Load()), context.Cause(creating)
 }
 
-// hold lets a keeper hold a lease until the beating is stopped.
-func (b *beating) hold(ctx context.Context, granted lease.Granted) {
+// hold has a keeper hold a lease until stop.
+func (b *leaseHolders) hold(ctx context.Context, granted lease.Granted) {
 	b.all.Go(func() {
 		err := b.keeper.Hold(ctx, granted, func(ctx context.Context, held *lease.Held) error {
 			b.mu.Lock()
@@ -174,8 +175,8 @@ func (b *beating) hold(ctx context.Context, granted lease.Granted) {
 	})
 }
 
-// stop ends the work under all leases and waits for it.
-func (b *beating) stop() {
+// stop ends the work under all leases and waits for it to end.
+func (b *leaseHolders) stop() {
 	select {
 	case <-b.done:
 	default:
@@ -184,8 +185,9 @@ func (b *beating) stop() {
 	b.all.Wait()
 }
 
-// watch measures the renewals for d, from half a heartbeat from now on, and until there are some.
-func (b *beating) watch(ctx context.Context, d time.Duration, r *Result) error {
+// watch measures the renewals for d, starting half a heartbeat from now, and longer if there are
+// none yet.
+func (b *leaseHolders) watch(ctx context.Context, d time.Duration, r *Result) error {
 	if err := sleep(ctx, b.every/2); err != nil {
 		return err
 	}
@@ -221,7 +223,7 @@ func (b *beating) watch(ctx context.Context, d time.Duration, r *Result) error {
 	return nil
 }
 
-// fullest returns how many of the times, which are in order, lie within one window.
+// fullest returns the largest number of the sorted times that lie within one window.
 func fullest(at []time.Time, window time.Duration) (most int) {
 	first := 0
 	for i, t := range at {
@@ -233,8 +235,8 @@ func fullest(at []time.Time, window time.Duration) (most int) {
 	return most
 }
 
-// verify stops the keepers and compares the store's leases with those that were acknowledged.
-func (b *beating) verify(ctx context.Context, from time.Time) (string, error) {
+// verify stops the keepers and compares the store's leases with the acknowledged ones.
+func (b *leaseHolders) verify(ctx context.Context, from time.Time) (string, error) {
 	b.stop()
 	if err := errors.Join(b.lost...); err != nil {
 		return "", err
@@ -249,7 +251,7 @@ func (b *beating) verify(ctx context.Context, from time.Time) (string, error) {
 			return "", fmt.Errorf("run %s is leased, and no keeper holds it", e.Run)
 		}
 		if !ok {
-			continue // a store at a URL has runs of others
+			continue // a store at a URL may hold runs of other programs
 		}
 		found++
 		l := held.Lease()

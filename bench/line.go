@@ -8,24 +8,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// line is a first-come, first-served queue of the contenders of one process for the lease of one run.
-// At the end of its turn the holder hands the lease off: it acquires the lease for the first contender
-// under its own fence, in place of a release. A waiting contender sends the store no request.
+// line is a first-come, first-served queue of one process's contenders for the lease of one run. At
+// the end of its turn the holder hands the lease off instead of releasing it: it acquires the lease
+// for the next contender, with its own fence as consent. A waiting contender sends no request to
+// the store.
 type line struct {
 	mu      sync.Mutex
-	taken   bool // a contender of this line has the lease, or is the one that asks the store for it
+	taken   bool // a contender of this line holds the lease, or is asking the store for it
 	waiting []*ticket
 }
 
-// ticket is a contender's place in a line.
+// ticket is the position of a contender in a line.
 type ticket struct {
 	request runstore.AcquireRequest
-	// turn receives the lease, or nil: then the contender asks the store for it. There is
-	// room for the one value, so that the sender never waits.
+	// turn receives the lease, or nil if the contender must ask the store for it. It is buffered
+	// for its one value, so that the sender never blocks.
 	turn chan *runstore.Lease
 }
 
-// acquire waits in the line. A contender that is first asks the store, like any other client.
+// acquire waits in the line. The first contender asks the store, like any other client.
 func (l *line) acquire(ctx context.Context, c *caller, req runstore.AcquireRequest) (runstore.Lease, error) {
 	if t := l.join(req); t != nil {
 		var lease *runstore.Lease
@@ -35,7 +36,7 @@ func (l *line) acquire(ctx context.Context, c *caller, req runstore.AcquireReque
 			if l.withdraw(t) {
 				return runstore.Lease{}, ctx.Err()
 			}
-			lease = <-t.turn // it is its turn, and a lease that was granted is used
+			lease = <-t.turn // its turn has come, and a lease that was granted must be used
 		}
 		if lease != nil {
 			return *lease, nil
@@ -67,7 +68,7 @@ func (l *line) release(ctx context.Context, c *caller, held runstore.Lease) erro
 	return nil
 }
 
-// join returns the contender's ticket, nil if it need not wait.
+// join returns the contender's ticket, or nil if the contender need not wait.
 func (l *line) join(req runstore.AcquireRequest) *ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,7 +81,7 @@ func (l *line) join(req runstore.AcquireRequest) *ticket {
 	return t
 }
 
-// withdraw takes a ticket out of the line, false if its turn has come.
+// withdraw removes a ticket from the line. It returns false if the ticket's turn has come.
 func (l *line) withdraw(t *ticket) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +92,8 @@ func (l *line) withdraw(t *ticket) bool {
 	return i >= 0
 }
 
-// first removes and returns the first ticket of the line, nil if the line is empty. The line stays taken.
+// first removes and returns the first ticket of the line, or nil if the line is empty. The line
+// stays taken.
 func (l *line) first() *ticket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +105,7 @@ func (l *line) first() *ticket {
 	return t
 }
 
-// pass lets the first waiting contender send its request, and frees the line if it is empty.
+// pass has the first waiting contender send its request, or frees the line if it is empty.
 func (l *line) pass() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

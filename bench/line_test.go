@@ -11,7 +11,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// lineTest is a line with a holder, and contenders that wait in it.
+// lineTest is a line with a holder and waiting contenders.
 type lineTest struct {
 	caller *caller
 	line   line
@@ -40,7 +40,7 @@ func request(owner runstore.Owner) runstore.AcquireRequest {
 	return runstore.AcquireRequest{Run: "r", LeaseSpec: runstore.LeaseSpec{Owner: owner, TTL: time.Minute}}
 }
 
-// wait has a contender join the line, and returns once it waits.
+// wait adds a contender to the line, and returns once it waits.
 func (l *lineTest) wait(ctx context.Context, name string) {
 	l.leases[name], l.errs[name] = make(chan runstore.Lease, 1), make(chan error, 1)
 	go func() {
@@ -97,7 +97,8 @@ func TestLineHandsTheLeaseOnInOrder(t *testing.T) {
 	})
 }
 
-// A hand-off that fails passes the turn on without a lease: the contender asks the store itself.
+// TestLineGoesOnAfterAFailedHandOff checks that a failed hand-off passes the turn on without a
+// lease: the next contender asks the store itself.
 func TestLineGoesOnAfterAFailedHandOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLineTest(t)

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Load is what workers did.
+// Load describes the work of concurrent workers.
 type Load struct {
 	Done      int
 	Took      time.Duration
-	PerWorker []int           // what each of them did
-	Latencies []time.Duration // of each operation, in no order
+	PerWorker []int           // operations of each worker
+	Latencies []time.Duration // of each operation, in no particular order
 }
 
-// PerSecond is the number of operations a second.
+// PerSecond returns the number of operations per second.
 func (l Load) PerSecond() float64 { return float64(l.Done) / l.Took.Seconds() }
 
-// Jain is Jain's fairness index of the workers' shares: 1 when all did the same, 1/n when one did
-// everything.
+// Jain returns Jain's fairness index of the workers' shares: 1 when all did the same, 1/n when one
+// worker did everything.
 func (l Load) Jain() float64 {
 	var sum, squares float64
 	for _, n := range l.PerWorker {
@@ -34,9 +34,9 @@ func (l Load) Jain() float64 {
 	return sum * sum / (float64(len(l.PerWorker)) * squares)
 }
 
-// Drive calls do from so many workers at once until d has passed. Each worker calls it once at
-// least and finishes what it has begun, so Took is a little more than d. The first error ends the load and is returned; the
-// context of the others is cancelled then.
+// Drive calls do from concurrent workers until d has passed. Each worker calls do at least once and
+// finishes the call that it has begun, so Took is slightly more than d. The first error ends the
+// load and is returned; it cancels the context of the other workers.
 func Drive(ctx context.Context, workers int, d time.Duration, do func(ctx context.Context, worker int) error) (Load, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

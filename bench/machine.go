@@ -13,8 +13,8 @@ import (
 // on a disk that takes 40 ms.
 const syncs = 21
 
-// DescribeMachine describes the machine of this process. What the operating system does not show
-// in the way of Linux stays empty or 0.
+// DescribeMachine describes the machine of this process. Facts that the operating system does not
+// provide in Linux's form stay empty or 0.
 func DescribeMachine() Machine {
 	return Machine{
 		CPU:    cpuModel(read("/proc/cpuinfo")),
@@ -26,7 +26,7 @@ func DescribeMachine() Machine {
 	}
 }
 
-// read returns the text of a file; "" where there is none.
+// read returns the text of a file, or "" if it cannot be read.
 func read(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -35,7 +35,7 @@ func read(path string) string {
 	return string(text)
 }
 
-// cpuModel finds the model in a text like /proc/cpuinfo. ARM's has none.
+// cpuModel returns the model named in the text of /proc/cpuinfo; on ARM there is none.
 func cpuModel(info string) string {
 	for line := range strings.Lines(info) {
 		name, value, _ := strings.Cut(line, ":")
@@ -46,7 +46,7 @@ func cpuModel(info string) string {
 	return ""
 }
 
-// memoryTotal finds the memory in a text like /proc/meminfo, in bytes.
+// memoryTotal returns the memory named in the text of /proc/meminfo, in bytes.
 func memoryTotal(info string) int64 {
 	for line := range strings.Lines(info) {
 		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "MemTotal:" && fields[2] == "kB" {
@@ -60,8 +60,8 @@ func memoryTotal(info string) int64 {
 	return 0
 }
 
-// syncTime is the median time of writing 4 KiB and syncing them in a directory, in milliseconds; 0
-// if that fails.
+// syncTime returns the median time of writing 4 KiB and syncing them in a directory, in
+// milliseconds, or 0 if that fails.
 func syncTime(dir string) float64 {
 	file, err := os.CreateTemp(dir, "tapestore-sync-")
 	if err != nil {

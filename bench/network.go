@@ -8,19 +8,19 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Network is a way to a store that counts the requests that pass, and that may be longer than the
-// way of [Store.Open].
+// Network is a network path to a store. It counts the requests that pass, and may have a longer
+// round trip than [Store.Open].
 type Network struct {
 	// Open opens a new handle over the network. The caller closes it.
 	Open func(ctx context.Context) (runstore.RunStore, error)
-	// Requests returns how many requests the handles have sent, those of their background
-	// among them; nil where requests cannot be counted.
+	// Requests returns how many requests the handles have sent, including those of their background
+	// work; nil where requests cannot be counted.
 	Requests func() int64
-	// Close ends the network. Its handles are closed by then. Nil means nothing.
+	// Close ends the network, after its handles are closed. Nil means that there is nothing to end.
 	Close func() error
 }
 
-// connection is one handle, or several, on a network of their own.
+// connection is one or several handles on a network of their own.
 type connection struct {
 	runstore.RunStore // the first handle
 	all               []runstore.RunStore
@@ -58,7 +58,7 @@ func (c *connection) Close() error {
 // counted reports whether the requests of the connection are counted.
 func (c *connection) counted() bool { return c.network.Requests != nil }
 
-// sent returns how many requests the connection has sent; 0 where they are not counted.
+// sent returns how many requests the connection has sent, or 0 where they are not counted.
 func (c *connection) sent() int64 {
 	if !c.counted() {
 		return 0
@@ -67,7 +67,7 @@ func (c *connection) sent() int64 {
 }
 
 // repeat calls do for d, one call after the other, and records rate, latencies, allocations and
-// requests of the operation. The requests are all that the connection sends meanwhile.
+// requests of the operation. The requests include everything that the connection sends meanwhile.
 func (c *connection) repeat(ctx context.Context, d time.Duration, m *Measured, unit, what string, do func(ctx context.Context) error) error {
 	before, sent := allocated(), c.sent()
 	load, err := Drive(ctx, 1, d, func(ctx context.Context, _ int) error { return do(ctx) })
@@ -82,7 +82,7 @@ func (c *connection) repeat(ctx context.Context, d time.Duration, m *Measured, u
 	return nil
 }
 
-// addRequests records the requests since sent, for each of n operations.
+// addRequests records the number of requests since sent, per operation, for n operations.
 func (c *connection) addRequests(m *Measured, what string, sent int64, n int) {
 	if c.counted() && n > 0 {
 		m.Add("requests per "+what, "", Less, float64(c.sent()-sent)/float64(n))

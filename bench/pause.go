@@ -11,7 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// pauseTTL is short, as each pause waits for it.
+// pauseTTL is the TTL of a lease that a paused holder outlives: 100 ms, because each pause waits
+// for it.
 const pauseTTL = 100 * time.Millisecond
 
 func pausePart() Part {
@@ -39,8 +40,8 @@ func runPause(ctx context.Context, s *Session) error {
 	})
 }
 
-// pauseAndWake plays the scenario once for a peer, whose leases may be long, and in every round
-// for a store. A strategy that cannot play it has no result.
+// pauseAndWake runs the scenario once for a peer, whose leases may be long, and in every round for
+// a store. A strategy that cannot run it has no result.
 func (s *Session) pauseAndWake(ctx context.Context, strategy Strategy) (err error) {
 	contest, err := strategy.New(ctx, 2, 1)
 	if err != nil {
@@ -82,7 +83,7 @@ func (s *Session) pauseAndWake(ctx context.Context, strategy Strategy) (err erro
 	return nil
 }
 
-// PauseAndWake implements Pauser. It plays on the first of the contest's runs.
+// PauseAndWake implements Pauser. It uses the first of the contest's runs.
 func (c *storeContest) PauseAndWake(ctx context.Context) (Woke, error) {
 	woke := Woke{TTL: pauseTTL}
 	run := c.runs[0]

@@ -44,10 +44,10 @@ func measureProtocol(ctx context.Context, s *Session) error {
 	)
 }
 
-// protocolSteps is how many measurements the part has, for its progress.
+// protocolSteps is the number of the part's measurements, for its progress.
 const protocolSteps = 5
 
-// measureServer measures what one server does for its clients.
+// measureServer measures one server under requests of its clients.
 func (s *Session) measureServer(ctx context.Context, store Store) (err error) {
 	s.Step(0, protocolSteps, "RPCs")
 	handle, err := store.Open(ctx)
@@ -60,7 +60,7 @@ func (s *Session) measureServer(ctx context.Context, store Store) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, server.stop()) }()
-	clients := s.bearable("clients", s.Scale.Clients)
+	clients := s.withinLimits("clients", s.Scale.Clients)
 	if err := s.measureRPCs(ctx, server, handle, clients); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func serve(store runstore.RunStore, prefix string) (*protocolServer, error) {
 	return serveWith(store, prefix, tapeserver.Options{})
 }
 
-// serveWith serves a store with options of the server, whose log is discarded.
+// serveWith serves a store with the given server options. The server's log is discarded.
 func serveWith(store runstore.RunStore, prefix string, opts tapeserver.Options) (*protocolServer, error) {
 	opts.Logger = slog.New(slog.DiscardHandler)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +101,7 @@ func serveWith(store runstore.RunStore, prefix string, opts tapeserver.Options) 
 	return p, nil
 }
 
-// dial returns a client with a connection of its own, which stop closes.
+// dial returns a client with a connection of its own. stop closes it.
 func (p *protocolServer) dial() (tapepb.TapeClient, error) {
 	conn, err := grpc.NewClient(p.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -125,10 +125,10 @@ type protocolRun struct {
 	client tapepb.TapeClient
 	id     string
 	fence  *tapepb.Fence
-	kinds  []string // of the journal's entries, as acknowledged
+	kinds  []string // kinds of the journal's entries, as acknowledged
 }
 
-// begin begins a run of a name, which is its journal's first entry.
+// begin begins a run of the given name. The beginning is the journal's first entry.
 func (p *protocolServer) begin(ctx context.Context, client tapepb.TapeClient, name string) (*protocolRun, error) {
 	r, err := client.BeginRun(ctx, &tapepb.BeginRunRequest{
 		AppName: p.prefix, UserId: "bench", SessionId: "bench", InvocationId: name,
@@ -146,7 +146,7 @@ func (p *protocolServer) begin(ctx context.Context, client tapepb.TapeClient, na
 	return run, nil
 }
 
-// check compares a run's journal with what was acknowledged.
+// check compares a run's journal with the acknowledged entries.
 func (r *protocolRun) check(ctx context.Context, store runstore.RunStore) error {
 	seq := 0
 	for e, err := range runstore.Journal(ctx, store, runstore.RunID(r.id), 1) {
@@ -163,7 +163,7 @@ func (r *protocolRun) check(ctx context.Context, store runstore.RunStore) error 
 	return nil
 }
 
-// checkRuns compares the journals of runs with what was acknowledged.
+// checkRuns compares the journals of runs with the acknowledged entries.
 func checkRuns(ctx context.Context, store runstore.RunStore, runs []*protocolRun) (string, error) {
 	entries := 0
 	for _, r := range runs {

@@ -17,15 +17,15 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// claiming are workers that claim the tasks of one reaction, one task by each claim. In a round that is measured they
-// claim, and behind it they complete what they have claimed, so that no more than the tasks of one round are open: a
-// store may limit the records of a run that stand in queues.
+// claiming has workers claim the tasks of one reaction, one task per request. In a measured round
+// they only claim; after it they complete what they have claimed, so that only the tasks of one
+// round are open at a time, because a store may limit the records of a run that are in queues.
 type claiming struct {
 	store    runstore.RunStore
 	tape     *tape.Tape
 	servers  []*protocolServer
-	ending   int                 // how many calls complete tasks at once
-	clients  []tapepb.TapeClient // of the workers
+	ending   int                 // number of concurrent calls that complete tasks
+	clients  []tapepb.TapeClient // one per worker
 	reaction tape.Reaction
 	fence    runstore.Fence // of the reaction's shard
 	cursor   tape.Cursor
@@ -34,9 +34,9 @@ type claiming struct {
 	mu     sync.Mutex
 	made   int
 	claims map[int64]int // by the position of the task's entry
-	open   [][]string    // ids of the tasks that each worker has claimed and not completed yet
-	done   int           // tasks that were completed
-	// refused counts the requests that a server refused for now.
+	open   [][]string    // ids of the tasks that each worker has claimed and not yet completed
+	done   int           // completed tasks
+	// refused counts the requests that a server refused temporarily.
 	refused int
 }
 
@@ -82,8 +82,8 @@ func (s *Session) measureClaims(ctx context.Context, store Store) (err error) {
 	return s.Compare(ctx, sides...)
 }
 
-// start makes the reaction's shard, under a lease, and the workers' clients. The reaction is not registered, so
-// no matcher has it.
+// start creates the reaction's shard, under a lease, and the workers' clients. The reaction is not
+// registered, so no matcher works on it.
 func (c *claiming) start(ctx context.Context, id string, workers int) error {
 	c.reaction = tape.Reaction{ID: id, Handler: tape.HandlerTask}
 	shard, err := c.tape.OpenShard(ctx, c.reaction, 0)
@@ -109,7 +109,7 @@ func (c *claiming) start(ctx context.Context, id string, workers int) error {
 	return nil
 }
 
-// fill makes tasks until so many wait, as a matcher does.
+// fill creates tasks as a matcher does, until c.tasks are open.
 func (c *claiming) fill(ctx context.Context) (err error) {
 	var matches []tape.Entry
 	to := c.cursor.Position
@@ -152,7 +152,7 @@ func (c *claiming) round(ctx context.Context, d time.Duration, m *Measured) erro
 	return c.complete(ctx)
 }
 
-// complete lets the workers complete what they have claimed.
+// complete has the workers complete the tasks that they have claimed.
 func (c *claiming) complete(ctx context.Context) error {
 	type claim struct {
 		worker int
@@ -182,7 +182,8 @@ func (c *claiming) complete(ctx context.Context) error {
 
 func ownerOf(worker int) string { return fmt.Sprint("worker ", worker) }
 
-// calls returns how many commits, and calls of any kind, the servers' stores were asked for by RPCs.
+// calls returns how many commits, and how many calls of any kind, RPCs have requested of the
+// servers' stores.
 func (c *claiming) calls() (commits, all int64) {
 	for _, server := range c.servers {
 		commits += server.calls.commits.Load()
@@ -191,7 +192,8 @@ func (c *claiming) calls() (commits, all int64) {
 	return commits, all
 }
 
-// claim claims one task as a worker. A worker that has to stop waits for the reply to its last request first.
+// claim claims one task as a worker. A worker that has to stop first waits for the reply to its
+// last request.
 func (c *claiming) claim(ctx context.Context, worker int) error {
 	claimed, err := c.claimSome(context.WithoutCancel(ctx), worker, 1)
 	c.mu.Lock()
@@ -202,12 +204,12 @@ func (c *claiming) claim(ctx context.Context, worker int) error {
 	return err
 }
 
-// claimTasks asks for tasks, and asks again where the server has no room for the call, or could not reach the store:
-// nothing was claimed then. It returns how often it was refused so.
+// claimTasks requests tasks, and retries where the server has no room for the call or could not
+// reach the store: nothing was claimed then. It returns how often it was refused.
 func claimTasks(ctx context.Context, client tapepb.TapeClient, req *tapepb.ClaimTasksRequest) (tasks []*tapepb.Task, refused int, err error) {
 	for began := time.Now(); ; refused++ {
 		reply, err := client.ClaimTasks(ctx, req)
-		if !refusedForNow(err) || time.Since(began) > feedPatience {
+		if !refusedForNow(err) || time.Since(began) > feedTimeout {
 			return reply.GetTasks(), refused, err
 		}
 		if err := sleep(ctx, claimPause); err != nil {
@@ -221,7 +223,7 @@ func refusedForNow(err error) bool {
 	return code == codes.ResourceExhausted || code == codes.Unavailable
 }
 
-// claimPause is 10 ms, of a worker whose request was refused: the time of some claims.
+// claimPause is the pause of a worker whose request was refused: 10 ms, the time of a few claims.
 const claimPause = 10 * time.Millisecond
 
 // claimSome makes one request for up to limit tasks, and reports whether it claimed any.
@@ -245,8 +247,8 @@ func (c *claiming) claimSome(ctx context.Context, worker int, limit int32) (bool
 	return len(tasks) > 0, nil
 }
 
-// verify claims what is left, which stays open: each task was claimed once by then, and those that were completed are
-// stored as such.
+// verify claims the remaining tasks, which stay open. By then each task must have been claimed
+// once, and the completed ones must be stored as completed.
 func (c *claiming) verify(ctx context.Context) (string, error) {
 	for {
 		claimed, err := c.claimSome(ctx, 0, tape.MaxTaskClaim)
@@ -278,5 +280,6 @@ func (c *claiming) verify(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d tasks, each claimed once, of which %d were completed", c.made, done), nil
 }
 
-// doneTasks begins the keys of completed tasks in the run of their shard, as package tape stores them.
+// doneTasks is the key prefix of completed tasks in the run of their shard, as package tape stores
+// them.
 const doneTasks = "done/"

@@ -13,20 +13,22 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// feedSubscribers are clients that subscribe to the feed of all runs, and select one run's decisions.
+// feedSubscribers are clients that subscribe to the feed of all runs and select the decisions of
+// one run.
 type feedSubscribers struct {
 	server  *protocolServer
 	store   runstore.RunStore
-	clients []tapepb.TapeClient // a connection each
-	marked  *protocolRun        // whose decisions are selected
-	busy    *protocolRun        // that another client writes to
-	streams int                 // that are open in a round
-	least   int                 // decisions of a round, at least
+	clients []tapepb.TapeClient // each on its own connection
+	marked  *protocolRun        // the run whose decisions are selected
+	busy    *protocolRun        // another run, to which another client writes
+	streams int                 // open streams in a round
+	least   int                 // minimum number of decisions in a round
 
 	delivered int // in all rounds
 }
 
-// measureFeed measures one subscriber of the feed, idle ones, and some beside a busy writer.
+// measureFeed measures one subscriber of the feed, idle subscribers, and subscribers beside a busy
+// writer.
 func (s *Session) measureFeed(ctx context.Context, server *protocolServer, store runstore.RunStore) error {
 	f := feedSubscribers{server: server, store: store, least: max(1, s.Scale.Handovers)}
 	for range (s.Scale.Streams + streamsPerConnection - 1) / streamsPerConnection {
@@ -70,7 +72,7 @@ func (s *Session) measureFeed(ctx context.Context, server *protocolServer, store
 	return s.Compare(ctx, sides...)
 }
 
-// alone measures the delay to one subscriber at rest.
+// alone measures the delivery delay of one subscriber on an idle server.
 func (f *feedSubscribers) alone(ctx context.Context, d time.Duration, m *Measured) error {
 	feed, err := f.open(ctx)
 	if err != nil {
@@ -88,7 +90,7 @@ func (f *feedSubscribers) alone(ctx context.Context, d time.Duration, m *Measure
 	return feed.close()
 }
 
-// idle measures what subscribers cost at rest.
+// idle measures the cost of subscribers on an idle server.
 func (f *feedSubscribers) idle(ctx context.Context, d time.Duration, m *Measured) error {
 	heap := reachable()
 	feed, err := f.open(ctx)
@@ -96,7 +98,7 @@ func (f *feedSubscribers) idle(ctx context.Context, d time.Duration, m *Measured
 		return err
 	}
 	defer feed.close()
-	if err := f.decide(ctx, feed); err != nil { // afterwards all of them are at the end
+	if err := f.decide(ctx, feed); err != nil { // afterwards all subscribers are at the end of the feed
 		return err
 	}
 	if _, err := feed.wait(ctx); err != nil {
@@ -105,7 +107,7 @@ func (f *feedSubscribers) idle(ctx context.Context, d time.Duration, m *Measured
 	m.Add("heap per subscriber, with its client", "bytes", Less, float64(reachable()-heap)/float64(f.streams))
 	calls := f.server.calls
 	before, feeds, cpu, began := calls.own.Load()+calls.ofRPCs.Load(), calls.feeds.Load(), cpuTime(), time.Now()
-	if err := sleep(ctx, 4*d); err != nil { // some reads of a reader at rest
+	if err := sleep(ctx, 4*d); err != nil { // several reads of an idle reader
 		return err
 	}
 	rested := time.Since(began).Seconds()
@@ -144,7 +146,7 @@ func (f *feedSubscribers) beside(ctx context.Context, d time.Duration, m *Measur
 	return feed.close()
 }
 
-// write records selected decisions, with pauses, for about d.
+// write records selected decisions, with pauses between them, for about d.
 func (f *feedSubscribers) write(ctx context.Context, feed *openFeed, d time.Duration) error {
 	began := time.Now()
 	for n := 0; n < f.least || time.Since(began) < d; n++ {
@@ -164,14 +166,14 @@ func (f *feedSubscribers) decide(ctx context.Context, feed *openFeed) error {
 	return err
 }
 
-// openFeed is what the subscribers of one round receive.
+// openFeed records what the subscribers of one round receive.
 type openFeed struct {
 	of           *feedSubscribers
 	ctx          context.Context
 	cancel       context.CancelCauseFunc
 	ended        sync.WaitGroup
 	opened       time.Time
-	acknowledged []time.Time // when each decision was
+	acknowledged []time.Time // when each decision was acknowledged
 
 	mu       sync.Mutex
 	arrived  [][]time.Time // by subscriber
@@ -182,7 +184,7 @@ type openFeed struct {
 
 var errFeedClosed = errors.New("the subscribers are closed")
 
-// open opens the streams behind what was acknowledged, and waits for their headers.
+// open opens the streams after the acknowledged decisions, and waits for their headers.
 func (f *feedSubscribers) open(ctx context.Context) (*openFeed, error) {
 	last, err := f.store.ReadFeed(ctx, runstore.FeedQuery{Newest: true, Limit: 1})
 	if err != nil {
@@ -194,7 +196,7 @@ func (f *feedSubscribers) open(ctx context.Context) (*openFeed, error) {
 	}
 	feed := &openFeed{of: f, arrived: make([][]time.Time, f.streams), awaited: -1, complete: make(chan struct{})}
 	feed.ctx, feed.cancel = context.WithCancelCause(ctx)
-	lost := time.AfterFunc(feedPatience, func() { feed.cancel(errors.New("a stream did not open")) })
+	lost := time.AfterFunc(feedTimeout, func() { feed.cancel(errors.New("a stream did not open")) })
 	defer lost.Stop()
 	var open sync.WaitGroup
 	seen := int64(len(f.marked.kinds)) // the feed may lag behind the journal
@@ -203,7 +205,7 @@ func (f *feedSubscribers) open(ctx context.Context) (*openFeed, error) {
 		feed.ended.Go(func() {
 			opened := sync.OnceFunc(open.Done)
 			defer opened()
-			feed.cancel(feed.subscribe(i, from, seen, opened)) // the first cause stays
+			feed.cancel(feed.subscribe(i, from, seen, opened)) // only the first cause counts
 		})
 	}
 	open.Wait()
@@ -214,7 +216,7 @@ func (f *feedSubscribers) open(ctx context.Context) (*openFeed, error) {
 	return feed, nil
 }
 
-// subscribe receives the decisions behind seq seen of the selected run.
+// subscribe receives the decisions of the selected run after seq seen.
 func (o *openFeed) subscribe(i int, from, seen int64, opened func()) error {
 	run := o.of.marked.id
 	stream, err := o.of.clients[i/streamsPerConnection].SubscribeBySubject(o.ctx, &tapepb.SubscribeBySubjectRequest{
@@ -259,7 +261,7 @@ func (o *openFeed) wait(ctx context.Context) (delays []time.Duration, err error)
 		close(o.complete)
 	}
 	o.mu.Unlock()
-	lost := time.NewTimer(feedPatience)
+	lost := time.NewTimer(feedTimeout)
 	defer lost.Stop()
 	select {
 	case <-o.complete:
@@ -268,14 +270,14 @@ func (o *openFeed) wait(ctx context.Context) (delays []time.Duration, err error)
 	case <-lost.C:
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		return nil, fmt.Errorf("%d of %d deliveries in %v", o.received, o.awaited, feedPatience)
+		return nil, fmt.Errorf("%d of %d deliveries in %v", o.received, o.awaited, feedTimeout)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.of.delivered += o.received
 	for _, arrived := range o.arrived {
 		for i, at := range arrived[:min(len(arrived), len(o.acknowledged))] {
-			// A subscriber may be faster than the reply to the writer.
+			// A subscriber may receive a decision before the writer receives its reply.
 			delays = append(delays, max(0, at.Sub(o.acknowledged[i])))
 		}
 	}

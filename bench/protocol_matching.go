@@ -16,19 +16,19 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// matching are entries of the feed that reactions share: each entry is for one of them, and each reaction is
-// matched with all entries.
+// matching measures reactions that share entries of the feed: each entry matches one of the
+// reactions, and each reaction is matched with all entries.
 type matching struct {
-	handle    runstore.RunStore
-	tape      *tape.Tape
-	patience  time.Duration     // for the next task: a shard may wait for the end of a lease
-	front     *protocolServer   // that serves the workers, and has no matcher
-	start     runstore.Position // the end of the feed before the entries
-	reactions []*matchedReaction
+	handle       runstore.RunStore
+	tape         *tape.Tape
+	claimTimeout time.Duration     // for the next task: a shard may wait for a lease to expire
+	front        *protocolServer   // serves the workers, and runs no matcher
+	start        runstore.Position // the end of the feed before the entries
+	reactions    []*matchedReaction
 
 	mu      sync.Mutex
 	drained int
-	latest  time.Time // when a task was claimed last
+	latest  time.Time // time of the last claim
 }
 
 // matchedReaction is a reaction with the run whose decisions it matches.
@@ -38,23 +38,24 @@ type matchedReaction struct {
 	run     runstore.RunID
 	lease   runstore.Lease // of run
 	entries int
-	last    runstore.Position // of the entries, in the feed
-	claims  []int             // of the task of each entry
+	last    runstore.Position // of the last entry, in the feed
+	claims  []int             // claims of the task of each entry
 	left    int               // entries whose task was not claimed yet
 }
 
 const (
-	// entriesPerCommit is how many entries one commit writes: so a page of the feed has some for each reaction.
+	// entriesPerCommit is how many entries one commit writes: 10, so that a page of the feed has
+	// some for each reaction.
 	entriesPerCommit = 10
-	// matchingWorkers claim the tasks of the matches, each those of some reactions.
+	// matchingWorkers is the number of workers. Each claims the tasks of some of the reactions.
 	matchingWorkers = 4
-	// drainPause is 200 ms, the pause of a worker that has claimed all tasks. Claims are to take
-	// little from the matchers.
+	// drainPause is the pause of a worker that has claimed all available tasks: 200 ms, so that
+	// claims take little from the matchers.
 	drainPause = 200 * time.Millisecond
 )
 
-// measureMatching measures how fast servers match entries that were written before they were started, while
-// one after the other is killed.
+// measureMatching measures how fast servers match entries that were written before the servers
+// started, while the servers are killed one after the other.
 func (s *Session) measureMatching(ctx context.Context, store Store) (err error) {
 	s.Step(3, protocolSteps, "reactions")
 	handle, err := store.Open(ctx)
@@ -62,7 +63,7 @@ func (s *Session) measureMatching(ctx context.Context, store Store) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, handle.Close()) }()
-	m := &matching{handle: handle, tape: tape.New(handle, nil), patience: feedPatience + 2*s.Scale.MatcherTTL}
+	m := &matching{handle: handle, tape: tape.New(handle, nil), claimTimeout: feedTimeout + 2*s.Scale.MatcherTTL}
 	defer func() { err = errors.Join(err, m.deregister()) }()
 	if err := m.register(ctx, store.Prefix, s.Scale.Reactions); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (s *Session) measureMatching(ctx context.Context, store Store) (err error) 
 	return nil
 }
 
-// register registers the reactions, at the end of the feed, and creates the runs of their entries.
+// register registers n reactions at the end of the feed, and creates the runs of their entries.
 func (m *matching) register(ctx context.Context, prefix string, n int) error {
 	for i := range n {
 		run := runstore.RunID(fmt.Sprintf("%s-matched-%d", prefix, i))
@@ -109,7 +110,7 @@ func (m *matching) register(ctx context.Context, prefix string, n int) error {
 			return err
 		}
 		m.reactions = append(m.reactions, &matchedReaction{id: r.ID, run: run, lease: lease})
-		// A server's first commits are then those of matches.
+		// With the shards open, the first commits of a server are those of matches.
 		if m.reactions[i].shard, err = m.tape.OpenShard(ctx, r, 0); err != nil {
 			return err
 		}
@@ -117,7 +118,7 @@ func (m *matching) register(ctx context.Context, prefix string, n int) error {
 	return nil
 }
 
-// deregister ends the reactions, which servers on the store would match from now on.
+// deregister deletes the reactions, which any server on the store would continue to match.
 func (m *matching) deregister() (err error) {
 	for _, r := range m.reactions {
 		_, failed := m.tape.DeregisterReaction(context.Background(), r.id)
@@ -126,7 +127,7 @@ func (m *matching) deregister() (err error) {
 	return err
 }
 
-// write writes up to n entries, those of the reactions in turn, and waits until the feed shows them.
+// write writes up to n entries, for each reaction in turn, and waits until the feed shows them.
 func (m *matching) write(ctx context.Context, budget time.Duration, workers, n int) (written int, err error) {
 	if m.start, err = feedEnd(ctx, m.handle); err != nil {
 		return 0, err
@@ -152,7 +153,8 @@ func (m *matching) write(ctx context.Context, budget time.Duration, workers, n i
 	return written, m.find(ctx)
 }
 
-// find reads the feed until it has shown the last entry of each reaction. It may lag behind the journals.
+// find reads the feed until it has shown the last entry of each reaction. The feed may lag behind
+// the journals.
 func (m *matching) find(ctx context.Context) error {
 	missing := map[runstore.RunID]*matchedReaction{}
 	for _, r := range m.reactions {
@@ -172,8 +174,8 @@ func (m *matching) find(ctx context.Context) error {
 				delete(missing, e.Run)
 			}
 		}
-		if time.Since(news) > feedPatience {
-			return fmt.Errorf("the feed does not show the last entries of %d runs in %v", len(missing), feedPatience)
+		if time.Since(news) > feedTimeout {
+			return fmt.Errorf("the feed does not show the last entries of %d runs in %v", len(missing), feedTimeout)
 		}
 		if len(page) == 0 {
 			if err := sleep(ctx, 10*time.Millisecond); err != nil {
@@ -184,7 +186,7 @@ func (m *matching) find(ctx context.Context) error {
 	return nil
 }
 
-// measure lets servers match the entries, and workers claim the tasks.
+// measure measures servers that match the entries and workers that claim the tasks.
 func (m *matching) measure(ctx context.Context, servers *matchers, entries int, measured *Measured) error {
 	var clients []tapepb.TapeClient
 	for range matchingWorkers {
@@ -201,7 +203,7 @@ func (m *matching) measure(ctx context.Context, servers *matchers, entries int, 
 	m.latest = began
 	go func() {
 		err := servers.run(matched)
-		cancel(err) // without an error ctx has ended before
+		cancel(err) // err is nil only if ctx has ended already
 		ended <- err
 	}()
 	var all sync.WaitGroup
@@ -219,9 +221,9 @@ func (m *matching) measure(ctx context.Context, servers *matchers, entries int, 
 	if err := errors.Join(failed, <-ended); err != nil {
 		return err
 	}
-	for i := range m.reactions { // what a server that was killed had on its way
+	for i := range m.reactions { // requests in flight at the kill of a server
 		_, err := m.claim(ctx, clients[0], i)
-		for began := time.Now(); refusedForNow(err) && time.Since(began) < m.patience; {
+		for began := time.Now(); refusedForNow(err) && time.Since(began) < m.claimTimeout; {
 			_, err = m.claim(ctx, clients[0], i)
 		}
 		if err != nil {
@@ -237,7 +239,8 @@ func (m *matching) measure(ctx context.Context, servers *matchers, entries int, 
 	return nil
 }
 
-// work claims the tasks of a worker's share of the reactions, until each of their entries had one.
+// work claims the tasks of a worker's share of the reactions, until every entry of theirs had a
+// task claimed.
 func (m *matching) work(ctx context.Context, client tapepb.TapeClient, worker int) error {
 	var mine []int
 	for i := worker; i < len(m.reactions); i += matchingWorkers {
@@ -256,8 +259,8 @@ func (m *matching) work(ctx context.Context, client tapepb.TapeClient, worker in
 		m.mu.Lock()
 		drained, still := m.drained, time.Since(m.latest)
 		m.mu.Unlock()
-		if still > m.patience {
-			return fmt.Errorf("after %d entries no further one was matched in %v", drained, m.patience)
+		if still > m.claimTimeout {
+			return fmt.Errorf("after %d entries no further one was matched in %v", drained, m.claimTimeout)
 		}
 		if err := sleep(ctx, drainPause); err != nil {
 			return err
@@ -265,14 +268,14 @@ func (m *matching) work(ctx context.Context, client tapepb.TapeClient, worker in
 	}
 }
 
-// drain claims the tasks of a reaction that are there. It fails if the reaction has passed all of its entries
-// and there are less.
+// drain claims the available tasks of a reaction. It fails if the reaction has passed all of its
+// entries and tasks are missing.
 func (m *matching) drain(ctx context.Context, client tapepb.TapeClient, i int) error {
 	r := m.reactions[i]
 	for passed := false; ; {
 		n, err := m.claim(ctx, client, i)
 		if refusedForNow(err) {
-			return nil // for the next turn, until no entry was matched for too long
+			return nil // retried at the next turn, until no entry was matched for too long
 		}
 		if err != nil || r.left == 0 {
 			return err

@@ -13,15 +13,15 @@ import (
 	"github.com/tapestore/tapestore/tapeserver"
 )
 
-// killEvery is the time from one kill to the next: three TTLs, so that shards whose leases expire are at work
-// again for most of it.
+// killEvery returns the time between two kills: three TTLs, so that the shards whose leases expire
+// work again for most of it.
 func (s *Session) killEvery() time.Duration { return 3 * s.Scale.MatcherTTL }
 
-// matchingServers is how many servers match at once.
+// matchingServers is the number of servers that match at the same time.
 const matchingServers = 2
 
-// replica is one of several servers on a store, with a handle of its own. Killed, it reaches the store no
-// more, so its leases are left to expire.
+// replica is one of several servers on a store, with a handle of its own. A killed replica no
+// longer reaches the store, so its leases expire.
 type replica struct {
 	handle runstore.RunStore
 	server *protocolServer
@@ -31,8 +31,8 @@ type replica struct {
 	died    chan struct{}
 }
 
-// The moments at which a replica is killed: at its next commit, before that reaches the store, or when it is
-// applied and the replica does not know it yet.
+// The moments at which a replica is killed: at its next commit, either before the commit reaches
+// the store, or after the store applied it and before the replica sees the reply.
 const (
 	neverKilled int32 = iota
 	beforeCommit
@@ -54,7 +54,7 @@ func (s *Session) startReplica(ctx context.Context, store Store) (*replica, erro
 	return r, nil
 }
 
-// store returns what the server uses: the handle, while the replica lives.
+// store returns the store that the server uses: the handle, as long as the replica is not killed.
 func (r *replica) store() runstore.RunStore {
 	s := intercept.Store(r.handle, r.around)
 	notifier, notifies := r.handle.(runstore.Notifier)
@@ -118,7 +118,7 @@ func (r *replica) dead() bool {
 
 func (r *replica) stop() error { return errors.Join(r.server.stop(), r.handle.Close()) }
 
-// matchers are the servers that match.
+// matchers runs the servers that match.
 type matchers struct {
 	session *Session
 	store   Store
@@ -126,10 +126,10 @@ type matchers struct {
 	kills   int
 }
 
-// run starts servers and kills one after the other, until ctx ends. The first is alone, and is killed at its
-// first commit. Afterwards there are matchingServers. Every killEvery, run kills the oldest server that has
-// committed, at its next commit, and starts another. So a commit is applied between two kills even where a
-// server takes longer than killEvery to start.
+// run starts servers and kills them one after the other, until ctx ends. The first server runs
+// alone, and is killed at its first commit. From then on matchingServers run. Every killEvery, run
+// kills the oldest server that has committed, at its next commit, and starts another. So a commit
+// is applied between two kills even where a server takes longer than killEvery to start.
 func (m *matchers) run(ctx context.Context) (err error) {
 	var stopping sync.WaitGroup
 	var mu sync.Mutex

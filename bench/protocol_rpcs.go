@@ -13,28 +13,28 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// rpcKind is an RPC, or several that belong together.
+// rpcKind is an RPC, or several RPCs that belong together.
 type rpcKind struct {
 	name string
 	// call makes one RPC as a client that drives a run.
 	call func(c *rpcClient, ctx context.Context) error
-	// verify reads back what the calls of all clients acknowledged, where that is not in the
-	// journals of their runs.
+	// verify reads back what the calls of all clients acknowledged, where the journals of their
+	// runs do not show it.
 	verify func(ctx context.Context, all []*rpcClient, store runstore.RunStore) (string, error)
 }
 
-// rpcClient is one client of a side. One goroutine uses it.
+// rpcClient is one client of a side. Only one goroutine uses it.
 type rpcClient struct {
 	*protocolRun
 	server   *protocolServer
 	name     string
 	calls    int
-	open     string         // key of the effect that was begun and is not completed
+	open     string         // key of the effect that was begun and not yet completed
 	begun    []*protocolRun // further runs
 	appended []string       // ids of the session's events
 }
 
-// replayed is how many entries a subscriber reads: an agent's run of a few dozen steps.
+// replayed is how many entries a subscriber reads: 100, an agent's run of a few dozen steps.
 const replayed = 100
 
 var rpcBody = strings.Repeat("x", 100)
@@ -49,7 +49,7 @@ var rpcKinds = []rpcKind{
 	{name: "SubscribeRun, 100 entries", call: (*rpcClient).subscribe},
 }
 
-// measureRPCs compares the RPCs, by each number of clients.
+// measureRPCs compares the RPCs at each number of clients.
 func (s *Session) measureRPCs(ctx context.Context, server *protocolServer, store runstore.RunStore, clients []int) error {
 	var sides []Side
 	for _, n := range clients {
@@ -102,7 +102,7 @@ func (s *Session) measureRPCs(ctx context.Context, server *protocolServer, store
 	return s.Compare(ctx, sides...)
 }
 
-// eachClient calls do for all clients at once.
+// eachClient calls do for all clients concurrently.
 func eachClient(clients []*rpcClient, do func(*rpcClient) error) error {
 	var all sync.WaitGroup
 	var failed atomic.Pointer[error]
@@ -173,7 +173,7 @@ func (c *rpcClient) recordDecision(ctx context.Context) error {
 	return c.decide(ctx, int64(c.calls))
 }
 
-// effect begins an effect, and completes it by the next call.
+// effect begins an effect; the next call completes it.
 func (c *rpcClient) effect(ctx context.Context) error {
 	if c.open != "" {
 		r, err := c.client.CompleteEffect(ctx, &tapepb.CompleteEffectRequest{
@@ -218,7 +218,7 @@ func (c *rpcClient) appendEvent(ctx context.Context) error {
 	return nil
 }
 
-// verifySessions reads the sessions back: the newest events, as many as a reply has room for.
+// verifySessions reads back the newest events of the sessions, as many as fit into a reply.
 func verifySessions(ctx context.Context, all []*rpcClient, _ runstore.RunStore) (string, error) {
 	events := 0
 	for _, c := range all {
@@ -260,7 +260,7 @@ func (c *rpcClient) lengthen(ctx context.Context, n int) error {
 
 // subscribe reads the run's journal from its start to its end.
 func (c *rpcClient) subscribe(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, feedPatience) // a lost entry would never come
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout) // a lost entry would never come
 	defer cancel()
 	stream, err := c.client.SubscribeRun(ctx, &tapepb.SubscribeRunRequest{RunId: c.id})
 	if err != nil {

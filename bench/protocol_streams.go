@@ -12,17 +12,18 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// idleStreams are clients that follow runs to which nothing is written, beside writers.
+// idleStreams are clients that follow idle runs while other clients write.
 type idleStreams struct {
 	server  *protocolServer
-	clients []tapepb.TapeClient // a connection each
-	quiet   []*protocolRun      // runs that are followed
-	written []*protocolRun      // runs that the writers write
-	streams int                 // that are open in a round
+	clients []tapepb.TapeClient // each on its own connection
+	quiet   []*protocolRun      // followed runs, to which nothing is written
+	written []*protocolRun      // runs that the writers write to
+	streams int                 // open streams in a round
 	opened  int                 // in all rounds
 }
 
-// measureStreams compares the server without and with idle streams, beside so many writers.
+// measureStreams compares the server with and without idle streams, under the given number of
+// writers.
 func (s *Session) measureStreams(ctx context.Context, server *protocolServer, store runstore.RunStore, writers int) error {
 	var clients []tapepb.TapeClient
 	for range max(writers, (s.Scale.Streams+streamsPerConnection-1)/streamsPerConnection) {
@@ -83,7 +84,7 @@ func (p *idleStreams) round(ctx context.Context, d time.Duration, m *Measured) e
 		r := p.written[i]
 		return r.decide(ctx, int64(len(r.kinds)))
 	}
-	// The writers also keep the followers from the pace of a server that has just begun.
+	// These writes also bring the followers past the pace of a server that has just started.
 	if _, err := Drive(ctx, len(p.written), d, write); err != nil {
 		return err
 	}
@@ -107,8 +108,8 @@ func (p *idleStreams) round(ctx context.Context, d time.Duration, m *Measured) e
 	return closeStreams()
 }
 
-// open opens the streams and waits until each has received its run's journal. The result closes
-// them, and reports what a stream received beyond that.
+// open opens the streams and waits until each has received its run's journal. closeAll closes them,
+// and reports what a stream received beyond that.
 func (p *idleStreams) open(ctx context.Context) (closeAll func() error, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var open, ended sync.WaitGroup
@@ -127,10 +128,10 @@ func (p *idleStreams) open(ctx context.Context) (closeAll func() error, err erro
 					err = fmt.Errorf("the stream of run %s sent entry %d of %d", run.id, e.GetSeq(), len(run.kinds))
 				}
 			}
-			cancel(err) // the first cause stays
+			cancel(err) // only the first cause counts
 		})
 	}
-	lost := time.AfterFunc(feedPatience, func() { cancel(errors.New("a stream did not receive its run's journal")) })
+	lost := time.AfterFunc(feedTimeout, func() { cancel(errors.New("a stream did not receive its run's journal")) })
 	open.Wait()
 	lost.Stop()
 	p.opened += p.streams

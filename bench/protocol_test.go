@@ -55,7 +55,8 @@ func TestProtocolReportsWhatAStoreLoses(t *testing.T) {
 	}
 }
 
-// checkMatching checks that the entries were counted, and that a server was killed among them.
+// checkMatching checks that the entries were counted, and that a server was killed while it matched
+// them.
 func checkMatching(t *testing.T, report bench.Report) {
 	t.Helper()
 	all := grouped(report, "matching")
@@ -70,7 +71,8 @@ func checkMatching(t *testing.T, report bench.Report) {
 	}
 }
 
-// checkClaims checks that each claim took a commit, and one that no other worker competed for no more.
+// checkClaims checks that each claim took at least one commit, and exactly one where no other
+// worker competed.
 func checkClaims(t *testing.T, report bench.Report) {
 	t.Helper()
 	all := grouped(report, "claims")
@@ -97,8 +99,8 @@ func grouped(report bench.Report, group string) (all []bench.Result) {
 	return all
 }
 
-// forgetful is a store that loses writes of tasks, which it acknowledges: one of those that a matcher makes with
-// its cursor, the claims, or the completions.
+// forgetful is a store that acknowledges and loses one kind of task write: those that a matcher
+// makes with its cursor, claims, or completions.
 type forgetful struct {
 	runstore.RunStore
 	tasks, claims, completions bool

@@ -32,10 +32,10 @@ func measureReads(ctx context.Context, s *Session) error {
 	)
 }
 
-// readSteps is how many measurements the part has, for its progress.
+// readSteps is the number of the part's measurements, for its progress.
 const readSteps = 5
 
-// inStore gives do a new store with an open handle.
+// inStore calls do with a new store and an open handle.
 func (s *Session) inStore(ctx context.Context, step int, what string, do func(context.Context, Store, runstore.RunStore) error) error {
 	s.Step(step, readSteps, what)
 	return s.WithStore(ctx, func(store Store) error {
@@ -47,7 +47,7 @@ func (s *Session) inStore(ctx context.Context, step int, what string, do func(co
 	})
 }
 
-// readJournals compares the replay of journals of all lengths, and reads their feed.
+// readJournals compares replays of journals of all lengths, and reads the feed of these journals.
 func (s *Session) readJournals(ctx context.Context, store Store, handle runstore.RunStore) error {
 	start, err := feedEnd(ctx, handle)
 	if err != nil {
@@ -142,7 +142,8 @@ func (s *Session) readIndexes(ctx context.Context) (err error) {
 	return s.Compare(ctx, sides...)
 }
 
-// addScan verifies a scan, and adds a side of it, compared with the first of the same index.
+// addScan verifies a scan and adds a side for it, which is compared with the first side of the same
+// index.
 func (s *Session) addScan(ctx context.Context, sides []Side, c *indexScan, group, param string, n, smallest int) []Side {
 	if err := c.whole(ctx); err != nil {
 		s.Fault(s.Target.System.Name, fmt.Errorf("%s, %s, %d %s: %w", group, c.name, n, param, err))
@@ -158,7 +159,8 @@ func (s *Session) addScan(ctx context.Context, sides []Side, c *indexScan, group
 	return append(sides, side)
 }
 
-// openStore makes a store and opens a handle, for a measurement of several stores at once.
+// openStore makes a store and opens a handle. It serves measurements that use several stores at
+// once.
 func (s *Session) openStore(ctx context.Context) (Store, runstore.RunStore, func() error, error) {
 	store, err := s.Target.NewStore(ctx)
 	if err != nil {

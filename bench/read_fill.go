@@ -11,11 +11,11 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// fillers is how many goroutines fill a store: twice the connections of a pool, so that each
+// fillers is how many goroutines fill a store: 32, twice the connections of a pool, so that each
 // connection has a request waiting.
 const fillers = 32
 
-// fillers is how many goroutines fill a store of the target.
+// fillers returns how many goroutines fill a store of the target.
 func (s *Session) fillers() int {
 	if s.Target.Serial {
 		return 1
@@ -23,8 +23,8 @@ func (s *Session) fillers() int {
 	return fillers
 }
 
-// fill calls do for 0 to n-1, from so many goroutines at once, and begins no call after the
-// budget. It returns how many calls were made: those for 0 to made-1. The first error ends it.
+// fill calls do for 0 to n-1 from several goroutines, and starts no call after the budget is spent.
+// It returns the number of calls, made: do was called for 0 to made-1. The first error ends it.
 func fill(ctx context.Context, budget time.Duration, workers, n int, do func(ctx context.Context, i int) error) (made int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -54,14 +54,14 @@ func fill(ctx context.Context, budget time.Duration, workers, n int, do func(ctx
 	return made, context.Cause(ctx)
 }
 
-// numbered returns a payload that begins with a number, by which a reader recognises it.
+// numbered returns a payload that begins with a number, by which a reader identifies it.
 func numbered(n, size int) []byte {
 	data := bytes.Repeat([]byte{'x'}, max(size, 8))
 	binary.BigEndian.PutUint64(data, uint64(n))
 	return data
 }
 
-// numberOf returns the number of a payload, -1 if it is none.
+// numberOf returns the number of a payload, or -1 if it has none.
 func numberOf(data []byte) int {
 	if len(data) < 8 {
 		return -1
@@ -74,11 +74,11 @@ type filledJournal struct {
 	lease     runstore.Lease
 	perCommit int
 	size      int   // bytes of an event's data
-	numbers   []int // of the event at each seq, from 1; as acknowledged
+	numbers   []int // of the event at each seq, from seq 1; as acknowledged
 }
 
-// fillJournal creates a run and appends n events to it, from so many workers under one lease.
-// It stops early when the budget is spent.
+// fillJournal creates a run and appends n events to it, from several workers under one lease. It
+// stops early when the budget is spent.
 func fillJournal(ctx context.Context, workers int, s runstore.RunStore, id runstore.RunID, n, perCommit, size int, budget time.Duration) (*filledJournal, error) {
 	spec := runstore.RunSpec{ID: id, Lease: &runstore.LeaseSpec{Owner: "bench", TTL: runstore.MaxTTL}}
 	created, err := s.CreateRun(ctx, spec)
@@ -131,22 +131,22 @@ func (j *filledJournal) check(e *runstore.Event, want runstore.Seq) error {
 	return nil
 }
 
-// filledRuns are runs that the benchmark made. Run i wants a driver from start plus i
-// milliseconds on, and has a record at that time in an index of the benchmark's own.
+// filledRuns are runs that the benchmark created. Run i is runnable from start plus i milliseconds
+// on, and has a record at that time in an index of the benchmark's own.
 type filledRuns struct {
 	start   time.Time
-	shared  bool // the store had runs before
+	shared  bool // the store held other runs before
 	ids     []runstore.RunID
 	created []time.Time // as acknowledged
 	live    []bool      // under a lease
 }
 
-// readItem is the key of the record that each of the filled runs has in the benchmark's index.
+// readItem is the key of the record that each filled run has in the benchmark's index.
 const readItem runstore.RecordKey = "item"
 
-// fillRuns creates up to n runs. Those that leased names get a lease, which outlives the
-// benchmark: it is granted for the shortest time and then renewed for the longest, so that the
-// index still has the run where its grant placed it.
+// fillRuns creates up to n runs. Those for which leased returns true get a lease that outlives the
+// benchmark: it is granted for the shortest TTL and then renewed for the longest, so that the run's
+// index entry is still where the grant placed it.
 func fillRuns(ctx context.Context, workers int, store Store, s runstore.RunStore, n int, leased func(i int) bool, size int, budget time.Duration) (*filledRuns, error) {
 	now, err := s.Now(ctx)
 	if err != nil {
@@ -182,15 +182,15 @@ func fillRuns(ctx context.Context, workers int, store Store, s runstore.RunStore
 	return f, err
 }
 
-// at is the time of run i in the indexes.
+// at returns the time of run i in the indexes.
 func (f *filledRuns) at(i int) time.Time { return f.start.Add(time.Duration(i) * time.Millisecond) }
 
-// index names the benchmark's own index.
+// index returns the name of the benchmark's own index.
 func (f *filledRuns) index(store Store) runstore.IndexName {
 	return runstore.IndexName(store.Prefix + " items")
 }
 
-// journalID names the i-th run with a journal, apart from those of fillRuns.
+// journalID returns the id of the i-th run with a journal, distinct from those of fillRuns.
 func journalID(store Store, i int) runstore.RunID {
 	return runstore.RunID(fmt.Sprintf("%s-journal-%d", store.Prefix, i))
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/tapestore/tapestore/tail"
 )
 
-// follow measures how long a waiting follower takes to receive an event.
+// follow measures how long it takes until a waiting follower receives an event.
 type follow struct {
 	writer runstore.RunStore
 	run    *filledJournal
 	from   func(ctx context.Context, seq runstore.Seq, deliver func(runstore.Event) bool) error
-	least  int // commits of a round, at least
+	least  int // minimum number of commits in a round
 }
 
 // readAsFollower compares the ways in which a process follows a journal.
@@ -119,8 +119,8 @@ func fromFeed(ctx context.Context, t *tail.Tail, s runstore.RunStore, id runstor
 	return errors.New("the feed ended")
 }
 
-// byWakeups reads a journal whenever the store reports a write to its run. Hints may be lost, so
-// it reads once a second in any case.
+// byWakeups reads a journal whenever the store reports a write to its run. Because hints may be
+// lost, it also reads once a second.
 func byWakeups(ctx context.Context, s runstore.RunStore, notifier runstore.RunNotifier, id runstore.RunID, seq runstore.Seq, deliver func(runstore.Event) bool) error {
 	wakeups, err := notifier.RunWakeups(ctx, id, runstore.OnWrite)
 	if err != nil {
@@ -185,18 +185,18 @@ func (f *follow) round(ctx context.Context, d time.Duration, m *Measured) error 
 	}()
 	defer func() { cancel(); <-ended }()
 	receive := func() (delivery, error) {
-		lost := time.NewTimer(feedPatience)
+		lost := time.NewTimer(feedTimeout)
 		defer lost.Stop()
 		select {
 		case got := <-delivered:
 			return got, got.err
 		case <-lost.C:
-			return delivery{}, fmt.Errorf("seq %d was not delivered in %v", len(f.run.numbers), feedPatience)
+			return delivery{}, fmt.Errorf("seq %d was not delivered in %v", len(f.run.numbers), feedTimeout)
 		case <-ctx.Done():
 			return delivery{}, ctx.Err()
 		}
 	}
-	if _, err := receive(); err != nil { // the event that was there: now the follower waits
+	if _, err := receive(); err != nil { // the existing event: now the follower waits
 		return err
 	}
 	var delays []time.Duration
@@ -220,7 +220,7 @@ func (f *follow) round(ctx context.Context, d time.Duration, m *Measured) error 
 		if err != nil {
 			return err
 		}
-		// A follower may be faster than the reply to the writer.
+		// A follower may receive an event before the writer receives its reply.
 		delays = append(delays, max(0, got.at.Sub(acknowledged)))
 	}
 	m.Quantiles("delay", delays)

@@ -11,8 +11,8 @@ import (
 // scanPage is how many entries a page of a scan has.
 const scanPage = 100
 
-// indexScan reads the first page of an index again and again, and compares it with the entries
-// that were acknowledged.
+// indexScan reads the first page of an index repeatedly, and compares it with the acknowledged
+// entries.
 type indexScan struct {
 	store runstore.RunStore
 	index runstore.IndexName
@@ -24,8 +24,8 @@ type indexScan struct {
 	pages int
 }
 
-// query returns the query for a page. Where the store has runs of others, it begins behind
-// the oldest of them.
+// query returns the query for a page. In a store with runs of other programs it begins at the
+// oldest of the benchmark's runs.
 func (c *indexScan) query(limit int) runstore.IndexQuery {
 	q := runstore.IndexQuery{Index: c.index, Limit: limit}
 	if c.runs.shared && !c.own {
@@ -37,8 +37,8 @@ func (c *indexScan) query(limit int) runstore.IndexQuery {
 	return q
 }
 
-// whole reads the index to its end. It must have exactly the runs that were acknowledged, in the
-// order of their times.
+// whole reads the index to its end. It must hold exactly the acknowledged runs, in the order of
+// their times.
 func (c *indexScan) whole(ctx context.Context) error {
 	numbers := make(map[runstore.RunID]int, len(c.runs.ids))
 	want := 0
@@ -77,7 +77,7 @@ func (c *indexScan) whole(ctx context.Context) error {
 	return nil
 }
 
-// check compares an entry with what was acknowledged of run i.
+// check compares an entry with the acknowledged state of run i.
 func (c *indexScan) check(e *runstore.IndexEntry, i int) error {
 	at, data := c.runs.at(i), e.Head.Summary.Value
 	if c.index == runstore.IndexRuns {

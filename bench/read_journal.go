@@ -9,20 +9,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// replay reads a journal again and again, and compares it with what was acknowledged.
+// replay reads a journal repeatedly, and compares it with the acknowledged events.
 type replay struct {
 	store   runstore.RunStore
 	journal *filledJournal
 	next    runstore.Seq // where the next round begins
-	passes  int          // that reached the end
-	peak    float64      // what the process held in addition during a pass, in bytes
+	passes  int          // passes that reached the end
+	peak    float64      // additional memory of the process during a pass, in bytes
 }
 
-// heapLooks is how often the first pass measures what the process holds: a collection takes
-// milliseconds.
+// heapLooks is how often the first pass measures the reachable heap: 4 times, because a collection
+// takes milliseconds.
 const heapLooks = 4
 
-// first reads the journal once, and measures what the process holds meanwhile.
+// first reads the journal once, and measures the process's memory meanwhile.
 func (r *replay) first(ctx context.Context) error {
 	every := max(1, len(r.journal.numbers)/heapLooks)
 	peak := newPeakHeap()
@@ -35,7 +35,7 @@ func (r *replay) first(ctx context.Context) error {
 	return err
 }
 
-// whole reads the journal once from its first event to its last, and calls each with their seqs.
+// whole reads the journal once, from its first event to its last, and calls each with every seq.
 func (r *replay) whole(ctx context.Context, each func(seq runstore.Seq)) error {
 	seq := runstore.Seq(0)
 	for e, err := range runstore.Journal(ctx, r.store, r.journal.lease.Run, 1) {
@@ -58,8 +58,8 @@ func (r *replay) whole(ctx context.Context, each func(seq runstore.Seq)) error {
 	return nil
 }
 
-// round reads for about d, from where the last round ended; behind the journal's end it begins
-// anew.
+// round reads for about d, starting where the last round ended; at the journal's end it starts
+// over.
 func (r *replay) round(ctx context.Context, d time.Duration, m *Measured) error {
 	if r.peak >= 0 {
 		m.Add("held memory", "B", Less, r.peak)
@@ -71,7 +71,8 @@ func (r *replay) round(ctx context.Context, d time.Duration, m *Measured) error 
 	})
 }
 
-// readFor calls read until d has passed, and records the events a second and what each allocated.
+// readFor calls read until d has passed, and records the events per second and the allocations per
+// event.
 func readFor(d time.Duration, m *Measured, read func() (events int, err error)) error {
 	before, began, events := allocated(), time.Now(), 0
 	for events == 0 || time.Since(began) < d {
@@ -89,7 +90,8 @@ func readFor(d time.Duration, m *Measured, read func() (events int, err error)) 
 	return nil
 }
 
-// read reads on until the journal ends or more reports false, which it asks now and then.
+// read continues reading until the journal ends or more, which it calls now and then, returns
+// false.
 func (r *replay) read(ctx context.Context, more func() bool) (events int, err error) {
 	for e, err := range runstore.Journal(ctx, r.store, r.journal.lease.Run, r.next) {
 		if err != nil {
@@ -118,8 +120,8 @@ func (r *replay) verify(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d events in order, read to the end %d times", len(r.journal.numbers), r.passes), nil
 }
 
-// feedTail reads the feed of all runs from a position on, and compares it with the journals
-// that were written behind it.
+// feedTail reads the feed of all runs from a position on, and compares it with the journals that
+// were written after that position.
 type feedTail struct {
 	store    runstore.RunStore
 	start    runstore.Position
@@ -127,7 +129,7 @@ type feedTail struct {
 	total    int // events of all journals
 
 	position runstore.Position
-	seen     map[runstore.RunID]runstore.Seq // the last of each run
+	seen     map[runstore.RunID]runstore.Seq // the last seq of each run
 	events   int                             // since start
 	passes   int
 }
@@ -149,7 +151,7 @@ func (f *feedTail) rewind() {
 // errFeedEnds reports that the feed shows no further event.
 var errFeedEnds = errors.New("the feed ends early")
 
-// page reads and checks one page, and begins anew behind the last event that was acknowledged.
+// page reads and checks one page, and starts over after the last acknowledged event.
 func (f *feedTail) page(ctx context.Context) (events int, err error) {
 	page, err := f.store.ReadFeed(ctx, runstore.FeedQuery{After: f.position, Limit: runstore.MaxPage})
 	if err != nil {
@@ -169,7 +171,7 @@ func (f *feedTail) page(ctx context.Context) (events int, err error) {
 		f.position = e.Position
 		j := f.journals[e.Run]
 		if j == nil {
-			continue // somebody else's, in a store at a URL
+			continue // an event of another program, in a store at a URL
 		}
 		f.seen[e.Run]++
 		if err := j.check(&e.Event, f.seen[e.Run]); err != nil {
@@ -184,18 +186,18 @@ func (f *feedTail) page(ctx context.Context) (events int, err error) {
 	return events, nil
 }
 
-// feedPatience bounds how long the feed, and a follower, may take to show what was committed. The feed lags
-// behind transactions that are open, and none is open for minutes, however busy the machine is. So an entry
-// that is missing after 5 minutes is lost.
-const feedPatience = 5 * time.Minute
+// feedTimeout bounds how long the feed, and a follower, may take to show a committed event: 5
+// minutes. The feed lags behind open transactions, and no transaction is open for minutes, however
+// busy the machine is. So an event that is missing after 5 minutes is lost.
+const feedTimeout = 5 * time.Minute
 
-// whole reads the feed once to the last event that was acknowledged, which it may show late.
+// whole reads the feed once up to the last acknowledged event, which the feed may show late.
 func (f *feedTail) whole(ctx context.Context) error {
 	f.rewind()
 	began := time.Now()
 	for passes := f.passes; f.passes == passes; {
 		_, err := f.page(ctx)
-		if errors.Is(err, errFeedEnds) && time.Since(began) < feedPatience {
+		if errors.Is(err, errFeedEnds) && time.Since(began) < feedTimeout {
 			err = sleep(ctx, 10*time.Millisecond)
 		}
 		if err != nil {
@@ -216,7 +218,7 @@ func (f *feedTail) verify(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d events of %d runs in order, read to the end %d times", f.total, len(f.journals), f.passes), nil
 }
 
-// feedEnd returns the position of the last event in the feed, 0 if there is none.
+// feedEnd returns the position of the last event in the feed, or 0 if there is none.
 func feedEnd(ctx context.Context, s runstore.RunStore) (runstore.Position, error) {
 	last, err := s.ReadFeed(ctx, runstore.FeedQuery{Newest: true, Limit: 1})
 	if err != nil || len(last) == 0 {

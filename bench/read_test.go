@@ -11,7 +11,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// lossy is a store whose reads may lack something.
+// lossy is a store whose reads may omit something.
 type lossy struct {
 	runstore.RunStore
 	journal, feed, index bool
@@ -41,7 +41,7 @@ func (s lossy) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore
 	return page, err
 }
 
-// starterOf measures a store in memory, each handle of it wrapped.
+// starterOf returns a starter that measures the memory store, with each handle wrapped.
 func starterOf(wrap func(runstore.RunStore) runstore.RunStore) bench.Starter {
 	return bench.Starter{Name: "memory", Start: func(context.Context) (bench.Target, error) {
 		return bench.Target{
@@ -108,7 +108,7 @@ func TestReadsOfTheFeedWaitForCommitsInFlight(t *testing.T) {
 	}
 }
 
-// late is a store whose feed shows nothing at its first read, as one does that waits for a
+// late is a store whose feed shows nothing at its first read, like a feed that waits for a
 // transaction in flight.
 type late struct {
 	runstore.RunStore

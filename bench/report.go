@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Format is the version of the JSON form of a Report. It is raised when a field changes its
-// meaning or goes away.
+// Format is the version of the JSON form of a Report. It is raised when a field changes its meaning
+// or is removed.
 const Format = 1
 
-// Report is what one run of the benchmark measured.
+// Report holds the results of one run of the benchmark.
 type Report struct {
 	Format  int
-	Command string // what a shell takes for the same run, without secrets
+	Command string // a shell command that repeats the run, without secrets
 	Version string // of Tapestore
 	Machine Machine
 	Scale   string
@@ -20,13 +20,13 @@ type Report struct {
 	Took    time.Duration // in nanoseconds
 	Systems []System
 	Results []Result
-	// Faults are what makes the run fail: counts that disagree, and engines that broke.
+	// Faults are the reasons for which the run fails: counts that disagree, and engines that broke.
 	Faults []Fault `json:",omitempty"`
-	// Notes are what the run left out, with the reason.
+	// Notes list what the run left out, with the reason.
 	Notes []Note `json:",omitempty"`
 }
 
-// Machine is what a run was measured on.
+// Machine describes the machine of a run.
 type Machine struct {
 	CPU    string // model
 	Cores  int    // that the process may use
@@ -46,7 +46,7 @@ type System struct {
 	Topology string // "a server on this machine, over TCP on loopback"
 	Tier     string // "embedded", "local", "emulator", "container" or "service"
 	Durable  bool   // an acknowledged write is synced to disk
-	Peer     bool   // something that people use instead of a store of Tapestore
+	Peer     bool   // an alternative to a store of Tapestore
 	Missing  string `json:",omitempty"` // why there are no results
 	// Guarantee is what the system promises about a lease; set for peers and stores alike.
 	Guarantee Guarantee
@@ -55,14 +55,14 @@ type System struct {
 // Emulated reports whether the system's figures are those of an emulator.
 func (s System) Emulated() bool { return s.Tier == "emulator" }
 
-// Guarantee says what a system promises when two processes believe that they hold a lease.
+// Guarantee describes what a system promises when two processes believe that they hold a lease.
 type Guarantee struct {
 	Token    string // what checks the fencing token
 	Clock    string // whose clock judges expiry
 	InFlight string // what happens to a write in flight at a takeover
 }
 
-// Result is one point: what was measured of one system at one setting.
+// Result is one data point: the metrics of one system at one setting.
 type Result struct {
 	Part   string // "cas"
 	Group  string // the plot or table it belongs to, within the part: "one lease"
@@ -71,11 +71,11 @@ type Result struct {
 	// Params are the setting: "contenders" → "16".
 	Params  map[string]string
 	Metrics []Metric
-	// Verified says what was read back, "4,211 events of 16 runs".
+	// Verified describes what was read back, "4,211 events of 16 runs".
 	Verified string `json:",omitempty"`
 }
 
-// Metric returns the metric of a name; ok is false if the result has none.
+// Metric returns the metric with the given name; ok is false if the result has none.
 func (r Result) Metric(name string) (m Metric, ok bool) {
 	i := slices.IndexFunc(r.Metrics, func(m Metric) bool { return m.Name == name })
 	if i < 0 {
@@ -92,22 +92,22 @@ type Metric struct {
 	Samples []float64
 }
 
-// Better says which direction of a metric is an improvement.
+// Better is the direction of a metric that is an improvement.
 type Better string
 
-// The directions. A metric without one is a fact, such as a number of attempts.
+// The directions. A metric without a direction is a fact, such as a number of attempts.
 const (
 	More Better = "more"
 	Less Better = "less"
 )
 
-// Value is the median of the samples; 0 if there are none.
+// Value returns the median of the samples, or 0 if there are none.
 func (m Metric) Value() float64 { return median(m.Samples) }
 
 // Fault is a reason for which a run fails.
 type Fault struct{ Part, System, Text string }
 
-// Note is something that a run left out, or that a reader must know.
+// Note is a remark on what a run left out, or what a reader must know.
 type Note struct{ Part, System, Text string }
 
 // Rate is the name of the metric that most results have: operations a second.

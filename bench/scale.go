@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Scale sizes a run. Every setting of a part comes from it, so that a smoke run takes the same
-// path as a full one.
+// Scale sets the sizes of a run. Every setting of a part derives from it, so that a smoke run
+// executes the same code as a full one.
 type Scale struct {
 	Name   string
 	Slice  time.Duration // how long one side of a comparison works in one round
 	Rounds int           // of a comparison; samples per metric
 
 	Contenders []int // for one lease
-	// PeerContenders are those of Contenders at which peers compete, too.
+	// PeerContenders are those of Contenders with which peers are measured too.
 	PeerContenders []int
 	Leases         []int // that the contenders share: 1 is one lease
 	Standbys       []int // keepers that wait for a lease
@@ -24,31 +24,32 @@ type Scale struct {
 	Lengths  []int // events of a journal before the commits that are measured
 	Runs     []int // runs in a store before the reads that are measured
 	Live     []int // runs under a live lease before a scan for those without a driver
-	Sizes    []int // records, and events, of one run
-	Handles  []int // of one store, in processes of their own as it were
+	Sizes    []int // records, or events, of one run
+	Handles  []int // of one store, each simulating a process of its own
 	// Every is how often each of the handles commits.
 	Every time.Duration
 
 	Heartbeats int           // leases that one process holds
-	Beating    time.Duration // how long they are watched
-	Clients    []int         // of the protocol that call at once
+	Beating    time.Duration // how long their renewals are measured
+	Clients    []int         // concurrent clients of the protocol
 	Streams    int           // idle streams of the protocol
-	Entries    int           // that reactions match; a tenth of it on an emulator
+	Entries    int           // entries that reactions match; a tenth of it on an emulator
 	Reactions  int           // that share the entries; a fifth of them on an emulator
 	Workers    []int         // that claim the tasks of one reaction
 	Tasks      int           // of that reaction that are open before each round; a quarter of them on an emulator
-	// MatcherTTL is that of the leases of matchers, and five times as long on an emulator.
+	// MatcherTTL is the TTL of matchers' leases, five times as long on an emulator.
 	MatcherTTL time.Duration
 
-	// Fill bounds the time for which one store is filled up to a length or a number of runs.
-	// What is not reached by then is left out, with a note.
+	// Fill bounds the time for filling one store up to a length or a number of runs. Sizes that are
+	// not reached are left out, with a note.
 	Fill time.Duration
-	// Growth is Fill for the part scale, on emulators too.
+	// Growth replaces Fill in the part scale, on emulators too.
 	Growth time.Duration
 }
 
-// forEmulator is the scale for an emulator, whose figures are not ranked: half the rounds, half
-// the time to fill a store, and fewer entries, reactions and tasks. Its matchers renew their leases less often.
+// forEmulator returns the scale for an emulator, whose figures are not ranked: half the rounds,
+// half the time to fill a store, and fewer entries, reactions and tasks. Its matchers renew their
+// leases less often.
 func (s Scale) forEmulator() Scale {
 	s.Rounds = (s.Rounds + 1) / 2
 	s.Fill /= 2
@@ -58,18 +59,19 @@ func (s Scale) forEmulator() Scale {
 	return s
 }
 
-// forSerial is the scale for an engine that runs one transaction at a time, and aborts others: what servers and workers
-// compete for is bounded, and requests for leases, whose patience follows from the TTL, may wait for large commits. 64
-// workers on one reaction would wait for minutes.
+// forSerial returns the scale for an engine that runs one transaction at a time and aborts others.
+// It bounds what servers and workers compete for, and lengthens the TTLs, from which the timeouts
+// of acquire requests follow, because those may wait for large commits. 64 workers on one reaction
+// would wait for minutes.
 func (s Scale) forSerial() Scale {
 	s.Entries, s.Reactions = max(min(s.Entries, 40), s.Entries/50), min(s.Reactions, 4)
 	s.MatcherTTL *= 3
-	s.Tasks = min(s.Tasks, 60) // each side claims the last of them at its end, in one large commit
+	s.Tasks = min(s.Tasks, 60) // each side claims the remaining ones at its end, in one large commit
 	s.Workers = slices.DeleteFunc(slices.Clone(s.Workers), func(n int) bool { return n > emulatorContenders })
 	return s
 }
 
-// Scales are the sizes by name.
+// Scales returns the scales in the order of their sizes.
 func Scales() []Scale { return []Scale{Smoke(), Standard(), Full()} }
 
 // Smoke exercises every part in seconds. Its figures mean nothing; it checks that what was
@@ -97,8 +99,8 @@ func Standard() Scale {
 	}
 }
 
-// Full reaches the sizes that the page on performance speaks of: journals of 10^6 events, stores
-// of 10^6 runs. It takes hours.
+// Full reaches the sizes that docs/performance.md mentions: journals of 10^6 events, stores of 10^6
+// runs. It takes hours.
 func Full() Scale {
 	s := Standard()
 	s.Name, s.Slice, s.Rounds = "full", 500*time.Millisecond, 10

@@ -12,7 +12,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// paced are handles that commit at a fixed pace, each to a run of its own, and a follower of the
+// paced are handles that commit at a fixed rate, each to a run of its own, and a follower of the
 // feed.
 type paced struct {
 	writers, reader *connection
@@ -21,13 +21,13 @@ type paced struct {
 	every           time.Duration
 
 	mu        sync.Mutex
-	acked     []map[runstore.Seq]time.Time // of each handle: when a commit was acknowledged
-	delivered []map[runstore.Seq]time.Time // when the feed showed its event
+	acked     []map[runstore.Seq]time.Time // by handle: when each commit was acknowledged
+	delivered []map[runstore.Seq]time.Time // by handle: when the feed showed each event
 	latencies []time.Duration
 }
 
-// scaleHandles measures different numbers of handles, one after the other: the load is a fixed
-// pace, and not the machine's speed.
+// scaleHandles measures different numbers of handles, one after the other. They do not take turns,
+// because the load is a fixed rate and does not depend on the machine's speed.
 func (s *Session) scaleHandles(ctx context.Context, store Store) error {
 	runs := 0
 	for _, n := range ascending(s.Scale.Handles) {
@@ -76,8 +76,8 @@ func (s *Session) scaleHandlesOf(ctx context.Context, store Store, n, run int) (
 	return err
 }
 
-// run lets the handles commit for d, then waits until the feed has shown every event. The requests
-// are sampled so many times.
+// run has the handles commit for d, then waits until the feed has shown every event. It samples the
+// number of requests the given number of times.
 func (p *paced) run(ctx context.Context, d time.Duration, samples int, r *Result) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -118,7 +118,7 @@ func (p *paced) run(ctx context.Context, d time.Duration, samples int, r *Result
 	var lags []time.Duration
 	for i, acked := range p.acked {
 		for seq, at := range acked {
-			lags = append(lags, max(0, p.delivered[i][seq].Sub(at))) // a reader may be faster than the reply to the writer
+			lags = append(lags, max(0, p.delivered[i][seq].Sub(at))) // a reader may see an event before the writer receives its reply
 		}
 	}
 	m.Quantiles("feed lag", lags)
@@ -133,7 +133,7 @@ func (p *paced) commits() int {
 	return len(p.latencies)
 }
 
-// write commits one event each interval. The handles take turns within it.
+// write commits one event per interval, at the handle's own offset within it.
 func (p *paced) write(ctx context.Context, i int, stop <-chan struct{}) error {
 	next := time.Now().Add(p.every * time.Duration(i) / time.Duration(len(p.leases)))
 	data := payload(smallBytes)
@@ -154,7 +154,7 @@ func (p *paced) write(ctx context.Context, i int, stop <-chan struct{}) error {
 		p.acked[i][done.LastSeq] = time.Now()
 		p.latencies = append(p.latencies, time.Since(began))
 		p.mu.Unlock()
-		// A handle that is late leaves commits out: it does not catch up in a burst.
+		// A handle that is late skips commits instead of catching up in a burst.
 		for next = next.Add(p.every); time.Until(next) < 0; {
 			next = next.Add(p.every)
 		}
@@ -164,7 +164,7 @@ func (p *paced) write(ctx context.Context, i int, stop <-chan struct{}) error {
 // idleFeed is the pause of a follower that found nothing new.
 const idleFeed = 5 * time.Millisecond
 
-// follow reads the feed until over is closed and every acknowledged event was delivered.
+// follow reads the feed until over is closed and the feed has shown every acknowledged event.
 func (p *paced) follow(ctx context.Context, over <-chan struct{}) error {
 	handles := make(map[runstore.RunID]int, len(p.leases))
 	for i, lease := range p.leases {
@@ -203,13 +203,13 @@ func (p *paced) follow(ctx context.Context, over <-chan struct{}) error {
 				return nil
 			}
 			if deadline == nil {
-				deadline = time.After(feedPatience)
+				deadline = time.After(feedTimeout)
 			}
 		default:
 		}
 		select {
 		case <-deadline:
-			return fmt.Errorf("%w: it has shown %d events of %d in %v", errFeedEnds, shown, p.commits(), feedPatience)
+			return fmt.Errorf("%w: it has shown %d events of %d in %v", errFeedEnds, shown, p.commits(), feedTimeout)
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(idleFeed):

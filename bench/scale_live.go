@@ -10,15 +10,15 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// dueRuns is how many runs want a driver among those under a lease: few, so that a scan of one page
-// has to go to the end of what is due.
+// dueRuns is how many runs are due for a driver among those under a lease: 10, so few that a scan
+// for one page has to reach the end of what is due.
 const dueRuns = 10
 
-// liveStore is a store with many runs under a lease, and few that are due.
+// liveStore is a store with many runs under a lease, and few runs that are due.
 type liveStore struct {
 	*connection
 	scan  *indexScan
-	turns int // of taking and releasing a lease
+	turns int // acquires with their releases
 }
 
 // scaleLive compares stores with different numbers of live leases.
@@ -49,8 +49,8 @@ func (s *Session) scaleLive(ctx context.Context) (err error) {
 	return s.Compare(ctx, z.sides...)
 }
 
-// fillLive makes a store with n live leases, and opens it over a network. It returns how many
-// leases there are.
+// fillLive makes a store with n live leases, and opens it over a network. live is the number of
+// leases that it reached.
 func (s *Session) fillLive(ctx context.Context, n int) (l *liveStore, live int, drop func() error, err error) {
 	store, handle, drop, err := s.openStore(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Session) fillLive(ctx context.Context, n int) (l *liveStore, live int, 
 		}
 	}()
 	due := min(dueRuns, n)
-	leased := func(i int) bool { return i >= due } // so that those that are due exist however far the fill gets
+	leased := func(i int) bool { return i >= due } // the due runs come first, so that they exist however far the fill gets
 	runs, err := fillRuns(ctx, s.fillers(), store, handle, n+due, leased, s.Scale.Payloads[0], s.Scale.Growth)
 	if err != nil {
 		return nil, 0, nil, err
@@ -81,8 +81,8 @@ func (s *Session) fillLive(ctx context.Context, n int) (l *liveStore, live int, 
 	return l, live, func() error { return errors.Join(c.Close(), whole()) }, nil
 }
 
-// firstScan records the scan that finds every entry where its grant placed it, and what the scans
-// cost until they have settled. Then it reads the whole index back.
+// firstScan records the scan that finds every entry where the run's grant placed it, and the cost
+// of the following scans until they have settled. Then it reads back the whole index.
 func (s *Session) firstScan(ctx context.Context, l *liveStore, live int) error {
 	var m Measured
 	first := l.sent()
@@ -101,7 +101,7 @@ func (s *Session) firstScan(ctx context.Context, l *liveStore, live int) error {
 	m.Add("allocations of the first scan", "", Less, objects)
 	l.addRequests(&m, "first scan", first, 1)
 
-	// Scans have settled when none was cheaper than all before for some time.
+	// Scans have settled when for some time none was cheaper than all before.
 	cheapest, scans := float64(0), 1
 	for since, began := time.Now(), time.Now(); time.Since(since) < settled*s.Scale.Slice && time.Since(began) < s.Scale.Growth; scans++ {
 		sent := l.sent()
@@ -131,7 +131,8 @@ func (s *Session) firstScan(ctx context.Context, l *liveStore, live int) error {
 	return nil
 }
 
-// settled is for how many slices no scan may be cheaper than all before: 1 s at the standard scale.
+// settled is the number of slices without a new cheapest scan after which scans count as settled:
+// 8, which is 1 s at the standard scale.
 const settled = 8
 
 func (l *liveStore) round(ctx context.Context, d time.Duration, m *Measured) error {
@@ -146,7 +147,7 @@ func (l *liveStore) round(ctx context.Context, d time.Duration, m *Measured) err
 	})
 }
 
-// turn takes the lease of a run that is due, and releases it.
+// turn acquires the lease of a due run and releases it.
 func (l *liveStore) turn(ctx context.Context, d time.Duration, m *Measured) error {
 	return l.repeat(ctx, d, m, "turns/s", "turn", func(ctx context.Context) error {
 		run := l.scan.runs.ids[l.scan.order[l.turns%len(l.scan.order)]]
@@ -160,7 +161,7 @@ func (l *liveStore) turn(ctx context.Context, d time.Duration, m *Measured) erro
 	})
 }
 
-// verifyTurns adds up the tokens of the runs whose lease was taken: each grant raised one by 1.
+// verifyTurns sums the tokens of the due runs: each grant raised one by 1.
 func (l *liveStore) verifyTurns(ctx context.Context) (string, error) {
 	total := 0
 	for _, i := range l.scan.order {

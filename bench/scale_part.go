@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// scalePart measures what grows with the store.
+// scalePart measures operations whose cost may grow with the store.
 func scalePart() Part {
 	return Part{
 		Name: "scale", Title: "Cost at scale", Run: measureScale,
@@ -24,11 +24,11 @@ func scalePart() Part {
 	}
 }
 
-// scaleSteps is how many measurements the part has, for its progress.
+// scaleSteps is the number of the part's measurements, for its progress.
 const scaleSteps = 4
 
 func measureScale(ctx context.Context, s *Session) error {
-	// The purge comes last in the store that the others share: engines clean up behind it.
+	// The purge comes last in the shared store, because engines clean up after it.
 	return errors.Join(
 		s.scaleLive(ctx),
 		s.WithStore(ctx, func(store Store) error {
@@ -37,13 +37,14 @@ func measureScale(ctx context.Context, s *Session) error {
 	)
 }
 
-// Runs of the parts that share a store have numbers of their own.
+// First numbers of the runs of the parts that share a store.
 const (
 	recordRuns = 1_000
 	purgeRuns  = 2_000
 )
 
-// connect opens handles over a network of their own, and notes once if nothing is counted there.
+// connect opens handles over a network of their own, and notes once if requests are not counted
+// there.
 func (s *Session) connect(ctx context.Context, store Store, handles int) (*connection, error) {
 	c, err := connect(ctx, store, handles)
 	if err == nil && !c.counted() && !s.uncounted {
@@ -75,8 +76,8 @@ func (z *sized) add(name string, n int, side Side) {
 	z.sides = append(z.sides, side)
 }
 
-// reached notes a size that was not reached, and reports whether what was reached is of use: more
-// than the size before.
+// reached notes a size that was not reached, and reports whether the size that was reached is
+// useful: larger than the size before.
 func (s *Session) reached(want, got, before int, what string) bool {
 	if got < want {
 		s.Note(s.Target.System.Name, "%d %s: filled to %d in %v", want, what, got, s.Scale.Growth)
@@ -87,10 +88,10 @@ func (s *Session) reached(want, got, before int, what string) bool {
 	return got > before
 }
 
-// ascending returns sizes from the least.
+// ascending returns the sizes in ascending order.
 func ascending(sizes []int) []int { return slices.Sorted(slices.Values(sizes)) }
 
-// holdRun makes a run under a lease that outlives the benchmark.
+// holdRun creates a run under a lease that outlives the benchmark.
 func holdRun(ctx context.Context, s runstore.RunStore, id runstore.RunID) (runstore.Lease, error) {
 	created, err := s.CreateRun(ctx, runstore.RunSpec{ID: id, Lease: &runstore.LeaseSpec{Owner: "bench", TTL: runstore.MaxTTL}})
 	if err == nil && !created.New {

@@ -11,23 +11,24 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// purge purges runs of one number of events, while another process renews the lease of another run.
+// purge measures the purges of runs with a given number of events, while another process renews the
+// lease of another run.
 type purge struct {
 	s       *Session
 	store   Store
-	fills   runstore.RunStore // without a network
+	fills   runstore.RunStore // opened without a network
 	purges  *connection
 	renews  *connection
 	beating runstore.Lease
 	events  int
-	runs    *int // the number of the next
+	runs    *int // the number of the next run
 	ready   runstore.Lease
 	purged  []runstore.RunID
 }
 
-// pulse is the pause between two heartbeats while a run is purged: short, so that a heartbeat is
-// always under way or about to be.
-const pulse = 2 * time.Millisecond
+// heartbeatPause is the pause between two heartbeats while a run is purged: 2 ms, so short that a
+// heartbeat is always in flight or about to start.
+const heartbeatPause = 2 * time.Millisecond
 
 // scalePurge compares purges of runs with different numbers of events.
 func (s *Session) scalePurge(ctx context.Context, store Store) (err error) {
@@ -68,7 +69,7 @@ func (s *Session) scalePurge(ctx context.Context, store Store) (err error) {
 	return s.Compare(ctx, z.sides...)
 }
 
-// fill makes the next run that is purged, with up to all of its events.
+// fill creates the next run to purge, with up to all of its events.
 func (p *purge) fill(ctx context.Context, deadline time.Time) (filled int, err error) {
 	if p.ready, err = holdRun(ctx, p.fills, p.store.RunID(*p.runs)); err != nil {
 		return 0, err
@@ -85,20 +86,20 @@ func (p *purge) fill(ctx context.Context, deadline time.Time) (filled int, err e
 	return filled, ctx.Err()
 }
 
-// round renews the other lease for d, and then while it purges a run.
+// round renews the other lease for d, and then during the purge of a run.
 func (p *purge) round(ctx context.Context, d time.Duration, m *Measured) error {
 	if p.ready.Run == "" {
 		if _, err := p.fill(ctx, time.Now().Add(time.Hour)); err != nil {
 			return err
 		}
 	}
-	calm, err := p.beat(ctx, func(ctx context.Context) error { return sleep(ctx, d) })
+	calm, err := p.renewDuring(ctx, func(ctx context.Context) error { return sleep(ctx, d) })
 	if err != nil {
 		return err
 	}
 	sent := p.purges.sent()
 	var took time.Duration
-	stalled, err := p.beat(ctx, func(ctx context.Context) error {
+	stalled, err := p.renewDuring(ctx, func(ctx context.Context) error {
 		b := runstore.NewBatch(p.ready.Run, p.ready.Fence())
 		b.Purge = true
 		began := time.Now()
@@ -119,9 +120,9 @@ func (p *purge) round(ctx context.Context, d time.Duration, m *Measured) error {
 	return nil
 }
 
-// beat renews the other run's lease for as long as do takes. It returns how long each renewal took,
-// those that began before do ended, one at least.
-func (p *purge) beat(ctx context.Context, do func(ctx context.Context) error) (took []time.Duration, err error) {
+// renewDuring renews the other run's lease for as long as do takes. It returns the duration of each
+// renewal that began before do ended, at least one.
+func (p *purge) renewDuring(ctx context.Context, do func(ctx context.Context) error) (took []time.Duration, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop, first, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -141,7 +142,7 @@ func (p *purge) beat(ctx context.Context, do func(ctx context.Context) error) (t
 			case <-stop:
 				done <- nil
 				return
-			case <-time.After(pulse):
+			case <-time.After(heartbeatPause):
 			}
 		}
 	}()

@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// manyRecords is a run with many records, and what was put there.
+// manyRecords is a run with many records, and their acknowledged state.
 type manyRecords struct {
 	*connection
 	lease    runstore.Lease
@@ -18,7 +18,7 @@ type manyRecords struct {
 	versions []runstore.Version // of each record, as acknowledged
 }
 
-// key names record i. Keys are in the order of their numbers.
+// key returns the key of record i. Keys sort in the order of their numbers.
 func (*manyRecords) key(i int) runstore.RecordKey {
 	return runstore.RecordKey(fmt.Sprintf("item/%08d", i))
 }
@@ -63,7 +63,7 @@ func (s *Session) scaleRecords(ctx context.Context, store Store) (err error) {
 	return s.Compare(ctx, z.sides...)
 }
 
-// fill puts n records, until the deadline. full is why the run takes no more.
+// fill puts up to n records until the deadline. full is the error with which the run refuses more.
 func (r *manyRecords) fill(ctx context.Context, handle runstore.RunStore, n int, deadline time.Time) (full, err error) {
 	for len(r.versions) < n && time.Now().Before(deadline) {
 		b := runstore.NewBatch(r.lease.Run, r.lease.Fence())
@@ -85,7 +85,7 @@ func (r *manyRecords) fill(ctx context.Context, handle runstore.RunStore, n int,
 	return nil, nil
 }
 
-// commits appends an event and overwrites a record at a time.
+// commits measures commits that append an event and overwrite a record.
 func (r *manyRecords) commits(ctx context.Context, d time.Duration, m *Measured) error {
 	return r.repeat(ctx, d, m, "commits/s", "commit", func(ctx context.Context) error {
 		i := rand.N(len(r.versions))
@@ -111,7 +111,7 @@ func (r *manyRecords) gets(ctx context.Context, d time.Duration, m *Measured) er
 	})
 }
 
-// pages reads pages that begin anywhere.
+// pages measures reads of pages that begin at random records.
 func (r *manyRecords) pages(ctx context.Context, d time.Duration, m *Measured) error {
 	return r.repeat(ctx, d, m, "pages/s", "page", func(ctx context.Context) error {
 		first := rand.N(max(1, len(r.versions)-scanPage))
@@ -127,7 +127,7 @@ func (r *manyRecords) pages(ctx context.Context, d time.Duration, m *Measured) e
 	})
 }
 
-// check compares records with those that were acknowledged, of which the first is number i.
+// check compares records with the acknowledged ones, starting at record i.
 func (r *manyRecords) check(found []runstore.Record, i, want int) error {
 	if len(found) != want {
 		return fmt.Errorf("%d records were read from number %d on, and %d were acknowledged", len(found), i, want)

@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// careless is a store that breaks one promise that the part scale reads back.
+// careless is a store that breaks one promise that the part scale verifies.
 type careless struct {
 	runstore.RunStore
 	breaks string
@@ -88,7 +88,7 @@ func TestScaleReportsWhatAStoreLoses(t *testing.T) {
 	}
 }
 
-// wantGroups checks that each group has a figure, and says what was read back where it writes.
+// wantGroups checks that each group has a figure, and describes what was read back where it writes.
 func wantGroups(t *testing.T, r bench.Report, groups ...string) {
 	t.Helper()
 	for _, group := range groups {

@@ -10,22 +10,23 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// standing are standbys that wait for the lease of one run.
-type standing struct {
-	ctx     context.Context // ends when they are stopped, or when one of them has failed
-	caller  *caller         // of all of them
-	need    int64           // refusals by which all of them wait
+// standbySet is a set of standbys that wait for the lease of one run.
+type standbySet struct {
+	ctx     context.Context // ends when the standbys are stopped, or when one of them fails
+	caller  *caller         // shared by all of them
+	need    int64           // number of refusals after which all of them wait
 	granted chan runstore.Lease
-	stop    func() error // waits for them, and returns the error of the one that failed
+	stop    func() error // waits for the standbys, and returns the error of the one that failed
 }
 
 // errRoundOver is the cause with which standbys are stopped.
 var errRoundOver = errors.New("the round is over")
 
-// stand starts the standbys. Each asks for the lease again as soon as its grant was received.
-func (h *handover) stand(ctx context.Context) (*standing, error) {
+// startStandbys starts the standbys. Each asks for the lease again as soon as its grant was
+// received.
+func (h *handover) startStandbys(ctx context.Context) (*standbySet, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	st := &standing{ctx: ctx, caller: &caller{RunStore: h.shared}, granted: make(chan runstore.Lease), need: int64(h.standbys)}
+	st := &standbySet{ctx: ctx, caller: &caller{RunStore: h.shared}, granted: make(chan runstore.Lease), need: int64(h.standbys)}
 	opts := &lease.Options{TTL: contestTTL}
 	if h.expiry {
 		opts.TTL = handoverTTL
@@ -33,7 +34,7 @@ func (h *handover) stand(ctx context.Context) (*standing, error) {
 	var store lease.Store = st.caller
 	if h.hints {
 		store = notifying{st.caller, h.shared.(runstore.RunNotifier)}
-		st.need *= 2 // a keeper asks once more when it has subscribed
+		st.need *= 2 // a keeper asks again after it has subscribed
 	} else {
 		opts.MinBackoff, opts.MaxBackoff = handoverPoll, handoverPoll
 	}
@@ -54,7 +55,7 @@ func (h *handover) stand(ctx context.Context) (*standing, error) {
 				select {
 				case st.granted <- got.Lease:
 				case <-ctx.Done():
-					if err := h.release(got.Lease); err != nil { // else it blocks the next round
+					if err := h.release(got.Lease); err != nil { // otherwise it would block the next round
 						cancel(err)
 					}
 				}
@@ -73,7 +74,7 @@ func (h *handover) stand(ctx context.Context) (*standing, error) {
 }
 
 // next waits for the next grant.
-func (st *standing) next(ctx context.Context) (runstore.Lease, error) {
+func (st *standbySet) next(ctx context.Context) (runstore.Lease, error) {
 	select {
 	case l := <-st.granted:
 		return l, nil
@@ -84,8 +85,8 @@ func (st *standing) next(ctx context.Context) (runstore.Lease, error) {
 	}
 }
 
-// allWait waits until every standby has been refused the lease that was granted last.
-func (st *standing) allWait(ctx context.Context) error {
+// allWait waits until the last granted lease was refused to every standby.
+func (st *standbySet) allWait(ctx context.Context) error {
 	for st.caller.refused.Load() < st.need {
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return err

@@ -11,17 +11,17 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// storeCalls is a store that counts the calls to it: those of RPCs, and those that a server makes
-// by itself.
+// storeCalls is a store that counts its calls: those of RPCs, and those that a server makes by
+// itself.
 type storeCalls struct {
 	runstore.RunStore
 	ofRPCs, own atomic.Int64
-	feeds       atomic.Int64 // reads of the feed, which are among them
-	commits     atomic.Int64 // to one run, which are among them
+	feeds       atomic.Int64 // reads of the feed, included in the counts above
+	commits     atomic.Int64 // commits to one run, included in the counts above
 }
 
-// countCalls wraps a store. The result has the capabilities that a server uses: it commits to
-// several runs and reports commits if the store does.
+// countCalls wraps a store. The wrapped store has the capabilities that a server uses:
+// MultiCommitter and the report of commits, if the store has them.
 func countCalls(s runstore.RunStore) (runstore.RunStore, *storeCalls) {
 	c := &storeCalls{RunStore: s}
 	multi, commits := s.(runstore.MultiCommitter)
@@ -56,7 +56,7 @@ func (c *storeCalls) count(ctx context.Context) {
 	}
 }
 
-// countedMulti counts the commits to several runs.
+// countedMulti also counts commits to several runs.
 type countedMulti struct {
 	multi runstore.MultiCommitter
 	calls *storeCalls
@@ -68,7 +68,7 @@ func (m countedMulti) CommitMulti(ctx context.Context, batches []runstore.Batch)
 	return m.multi.CommitMulti(ctx, batches)
 }
 
-// CreateRun implements runstore.RunStore, as all that follow.
+// CreateRun implements runstore.RunStore, as do the following methods.
 func (c *storeCalls) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
 	c.count(ctx)
 	return c.RunStore.CreateRun(ctx, spec)

@@ -13,25 +13,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The back-off of a keeper that competes without hints. The defaults, 1 s to 10 s, are longer
-// than a slice.
+// Back-off of a keeper that competes without hints, in place of the defaults, 1 s to 10 s, which
+// are longer than a slice.
 const (
 	contestMinBackoff = 2 * time.Millisecond
 	contestMaxBackoff = 50 * time.Millisecond
 )
 
-// contestTTL outlives every turn, so that no lease of a contest expires.
+// contestTTL is the TTL of a contest's leases: 10 minutes, so that no lease expires during a turn.
 const contestTTL = 10 * time.Minute
 
-// arena is where the contests of one store take place: on one handle, each with runs of its own.
+// arena holds the contests of one store: all use one handle, each has runs of its own.
 type arena struct {
 	system string
 	store  Store
 	handle runstore.RunStore
-	runs   *atomic.Int64 // that exist
+	runs   *atomic.Int64 // created runs
 }
 
-// strategies are the ways of competing that the contract of a store offers.
+// strategies returns the ways of competing that the contract of a store offers.
 func (a arena) strategies() []Strategy {
 	all := []Strategy{
 		a.strategy("optimistic loop", askAtOnce),
@@ -53,7 +53,7 @@ func (a arena) strategy(name string, acquirer func(*caller) (acquire, error)) St
 // acquire waits for the lease of a run until it is granted or ctx ends.
 type acquire func(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error)
 
-// askAtOnce asks again at once when the lease is held.
+// askAtOnce retries without a pause when the lease is held.
 func askAtOnce(c *caller) (acquire, error) {
 	return func(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
 		for {
@@ -65,8 +65,8 @@ func askAtOnce(c *caller) (acquire, error) {
 	}, nil
 }
 
-// readThenSwap reads the run until its lease is free, and asks for it under the token that it
-// has read. An attempt is one such reading.
+// readThenSwap reads the run until its lease is free, and acquires the lease under the token that
+// it has read. Each such reading counts as an attempt.
 func readThenSwap(c *caller) (acquire, error) {
 	return func(ctx context.Context, req runstore.AcquireRequest) (runstore.Lease, error) {
 		for {
@@ -115,7 +115,7 @@ type storeContest struct {
 	contenders []contender
 
 	mu   sync.Mutex
-	wins [][]runstore.Token // by run: the tokens under which an event was acknowledged
+	wins [][]runstore.Token // by run: the tokens of acknowledged events
 }
 
 type contender struct {
@@ -124,7 +124,7 @@ type contender struct {
 	release func(context.Context, runstore.Lease) error
 }
 
-// lines makes a contest whose contenders wait in a line for each lease.
+// lines makes a contest in which each lease has a line of waiting contenders.
 func (a arena) lines(ctx context.Context, contenders, leases int) (Contest, error) {
 	c, err := a.contest(ctx, contenders, leases, askAtOnce)
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *storeContest) Turn(ctx context.Context, contender, of int) (Turn, error
 	if err != nil {
 		return spent(t), err
 	}
-	ctx = context.WithoutCancel(ctx) // what is granted is used and released
+	ctx = context.WithoutCancel(ctx) // a granted lease is used and released
 	batch := runstore.NewBatch(held.Run, held.Fence())
 	batch.Append("turn", []byte(held.Owner))
 	if _, err := own.caller.Commit(ctx, batch); err != nil {
@@ -203,7 +203,7 @@ func (c *storeContest) won(of int, token runstore.Token) {
 }
 
 // Committed implements Contest. It compares the journals with the turns, event by event: each
-// acknowledged token stands in the journal once, in the order of the grants, and tokens grow.
+// acknowledged token is in the journal once, in the order of the grants, and tokens grow.
 func (c *storeContest) Committed(ctx context.Context) (events int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,7 +226,7 @@ func (c *storeContest) Committed(ctx context.Context) (events int, err error) {
 	return events, nil
 }
 
-// sameTokens compares the tokens of a journal with those that were acknowledged, in any order.
+// sameTokens compares the tokens of a journal with the acknowledged ones, in any order.
 func sameTokens(stored, acknowledged []runstore.Token) error {
 	count := make(map[runstore.Token]int)
 	for _, t := range acknowledged {
@@ -247,7 +247,7 @@ func sameTokens(stored, acknowledged []runstore.Token) error {
 	return nil
 }
 
-// Close implements Contest. The handle is the arena's.
+// Close implements Contest. The arena owns the handle.
 func (c *storeContest) Close() error { return nil }
 
 func owner(i int) runstore.Owner { return runstore.Owner("contender-" + strconv.Itoa(i)) }

@@ -22,18 +22,19 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// Pool is the number of connections of each side to a server of PostgreSQL: the store's and the
+// Pool is the number of connections of each side to a PostgreSQL server: the store's and the
 // hand-written one's.
 const Pool = 16
 
-// fenced is what every store of this module promises.
+// fenced is the guarantee of every store of this module.
 var fenced = bench.Guarantee{
 	Token:    "the store, inside every write",
 	Clock:    "the store's",
 	InFlight: "refused once a later grant exists; nothing of it is stored",
 }
 
-// Starters start the engines of this module, from the simplest to what only its vendor runs.
+// Starters returns starters for the engines of this module, from the simplest to those that only
+// their vendor runs.
 func Starters() []bench.Starter {
 	starters := []bench.Starter{
 		{Name: "memory", Start: startMemory},
@@ -49,7 +50,7 @@ func Starters() []bench.Starter {
 	return starters
 }
 
-// Named returns the starters of these names, in the order of Starters.
+// Named returns the starters with the given names, in the order of Starters.
 func Named(names ...string) (chosen []bench.Starter) {
 	for _, s := range Starters() {
 		if slices.Contains(names, s.Name) {
@@ -59,9 +60,9 @@ func Named(names ...string) (chosen []bench.Starter) {
 	return chosen
 }
 
-// At measures the store at a URL. The runs of the benchmark have names of their own there, and
-// stay: a URL of a store that is made for the purpose is the best. The tables of the hand-written
-// sides are dropped; see package bench/floor.
+// At returns a starter that measures the store at a URL. The runs of the benchmark have distinct
+// names there and are not deleted, so the store should be one that exists for this purpose. The
+// tables of the hand-written sides are dropped; see package bench/floor.
 func At(url string) bench.Starter {
 	return bench.Starter{Name: "store", Start: func(ctx context.Context) (bench.Target, error) {
 		handWritten, err := floor.At(url)
@@ -84,7 +85,7 @@ func At(url string) bench.Starter {
 
 func prefix() string { return "bench-" + rand.Text()[:10] }
 
-// describe completes a system by what a store says of itself.
+// describe completes a system's description with what a store reports about itself.
 func describe(ctx context.Context, store bench.Store, system bench.System) (bench.System, error) {
 	s, err := store.Open(ctx)
 	if err != nil {
@@ -106,8 +107,8 @@ func describe(ctx context.Context, store bench.Store, system bench.System) (benc
 	return system, err
 }
 
-// target makes a target of what makes its stores. It describes the first store, and stops the
-// server if that fails.
+// target makes a target from a function that makes its stores. It describes the first store, and
+// stops the server if that fails.
 func target(ctx context.Context, system bench.System, newStore func(ctx context.Context) (bench.Store, error), stop func() error) (bench.Target, error) {
 	t := bench.Target{NewStore: newStore, Close: stop}
 	first, err := newStore(ctx)
@@ -154,12 +155,13 @@ func startSQLite(ctx context.Context) (bench.Target, error) {
 	}, func() error { return os.RemoveAll(dir) })
 }
 
-// peers attach to the target "postgres".
+// peers holds the functions that add peers to the target "postgres".
 var peers []func(context.Context, *emulators.PostgresServer, *bench.Target) error
 
-// RegisterPeers makes the target "postgres" call attach, which adds strategies and their systems
-// to it: what is measured beside the store on the same server. attach chains the target's Close
-// to stop what it started; after an error it leaves nothing. It is called from init functions.
+// RegisterPeers makes the target "postgres" call attach, which adds strategies and their systems to
+// the target: systems to measure beside the store on the same server. attach extends the target's
+// Close to stop what it started, and leaves nothing running after an error. RegisterPeers is called
+// from init functions.
 func RegisterPeers(attach func(ctx context.Context, server *emulators.PostgresServer, target *bench.Target) error) {
 	peers = append(peers, attach)
 }
@@ -208,7 +210,7 @@ func openPostgres(ctx context.Context, url string) (runstore.RunStore, error) {
 	return postgres.Open(ctx, config, nil)
 }
 
-// poolConfig is that of each side.
+// poolConfig returns the pool configuration of each side.
 func poolConfig(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {

@@ -23,12 +23,12 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// oneWay is what a network to an emulator adds in each direction: 4 ms of round trip, as between a
-// client and a regional service.
+// oneWay is the delay that a network to an emulator adds in each direction: 2 ms, a round trip of 4
+// ms as between a client and a regional service.
 const oneWay = 2 * time.Millisecond
 
-// rpcNetwork is a proxy in front of an emulator that speaks gRPC. It holds every RPC up on its way
-// and its answer on the way back, and counts the RPCs.
+// rpcNetwork is a proxy in front of an emulator that speaks gRPC. It delays every request and every
+// reply, and counts the RPCs.
 type rpcNetwork struct {
 	server   *grpc.Server
 	up       *grpc.ClientConn
@@ -55,7 +55,7 @@ func newRPCNetwork(ctx context.Context, target string) (*rpcNetwork, error) {
 	)...)
 	go func() {
 		defer close(n.ended)
-		_ = n.server.Serve(listener) // until it is stopped
+		_ = n.server.Serve(listener) // returns when the server is stopped
 	}()
 	return n, nil
 }
@@ -64,7 +64,7 @@ func (n *rpcNetwork) intercept(srv any, down grpc.ServerStream, _ *grpc.StreamSe
 	n.requests.Add(1)
 	stream := &farStream{ServerStream: down}
 	err := forward(srv, stream)
-	stream.answer()
+	stream.delayReply()
 	return err
 }
 
@@ -74,7 +74,7 @@ func (n *rpcNetwork) close() error {
 	return n.up.Close()
 }
 
-// farStream is an RPC whose first message and whose answer's beginning are held up.
+// farStream is an RPC whose first message and whose first reply are delayed.
 type farStream struct {
 	grpc.ServerStream
 	asked, answered bool
@@ -89,8 +89,8 @@ func (s *farStream) RecvMsg(m any) error {
 	return err
 }
 
-// answer holds the answer up before it begins.
-func (s *farStream) answer() {
+// delayReply delays the reply before its first message.
+func (s *farStream) delayReply() {
 	if !s.answered {
 		s.answered = true
 		wait(s.Context(), oneWay)
@@ -98,11 +98,11 @@ func (s *farStream) answer() {
 }
 
 func (s *farStream) SendMsg(m any) error {
-	s.answer()
+	s.delayReply()
 	return s.ServerStream.SendMsg(m)
 }
 
-// wait waits for d, or for the end of ctx.
+// wait waits for d, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -112,8 +112,8 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// emulatorNetwork makes networks to the emulator that a store's URL names by its parameter emulator;
-// nil if the URL names none.
+// emulatorNetwork returns a function that makes networks to the emulator that a store's URL names
+// by its parameter emulator, or nil if the URL names none.
 func emulatorNetwork(storeURL string) func(ctx context.Context) (bench.Network, error) {
 	u, err := url.Parse(storeURL)
 	if err != nil || u.Query().Get("emulator") == "" {
@@ -135,8 +135,8 @@ func emulatorNetwork(storeURL string) func(ctx context.Context) (bench.Network, 
 	}
 }
 
-// alloydbNetwork makes networks between the connector and the stand-in for AlloyDB's proxy. What
-// passes is TLS, so that no requests are counted.
+// alloydbNetwork returns a function that makes networks between the connector and the stand-in for
+// AlloyDB's proxy. The traffic is TLS, so requests are not counted.
 func alloydbNetwork(server *emulators.AlloyDBServer, opts *alloydb.Options) func(ctx context.Context) (bench.Network, error) {
 	return func(ctx context.Context) (bench.Network, error) {
 		way, err := link.New(ctx, "127.0.0.1:1") // a dial names the server
@@ -161,8 +161,8 @@ func alloydbNetwork(server *emulators.AlloyDBServer, opts *alloydb.Options) func
 	}
 }
 
-// postgresNetwork counts the statements of handles on a server of PostgreSQL: a batch of them is one
-// request.
+// postgresNetwork returns a function that makes networks which count the statements of handles on a
+// PostgreSQL server. A batch of statements is one request.
 func postgresNetwork(storeURL string) func(ctx context.Context) (bench.Network, error) {
 	return func(context.Context) (bench.Network, error) {
 		counter := &statements{}
@@ -180,7 +180,7 @@ func postgresNetwork(storeURL string) func(ctx context.Context) (bench.Network, 
 	}
 }
 
-// statements counts what a client of PostgreSQL sends.
+// statements counts the requests of a PostgreSQL client.
 type statements struct{ n atomic.Int64 }
 
 // TraceQueryStart implements pgx.QueryTracer.

@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// TestNetworks shows that a network to an engine counts what passes, and that one to an emulator
-// takes its time.
+// TestNetworks checks that a network to an engine counts requests, and that one to an emulator adds
+// its delay.
 func TestNetworks(t *testing.T) {
 	for _, starter := range engines.Starters() {
 		t.Run(starter.Name, func(t *testing.T) {

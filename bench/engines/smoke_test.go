@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/effort"
 )
 
-// TestSmoke runs every part on every engine at the smallest scale: it checks what the parts read
+// TestSmoke runs every part on every engine at the smallest scale. It checks what the parts read
 // back, and no speed.
 func TestSmoke(t *testing.T) {
 	for _, starter := range engines.Starters() {

@@ -14,8 +14,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// OpenAlloyDB makes the schema in AlloyDB, over connections like the store's: by a connector of its
-// own with the same options, or to the same host.
+// OpenAlloyDB creates the schema in AlloyDB, over connections like the store's: through a connector
+// of its own with the same options, or to the same host.
 func OpenAlloyDB(ctx context.Context, opts *alloydb.Options) (*Postgres, error) {
 	params := url.Values{}
 	maps.Copy(params, opts.Params)
@@ -30,7 +30,7 @@ func OpenAlloyDB(ctx context.Context, opts *alloydb.Options) (*Postgres, error) 
 	u.RawQuery = params.Encode()
 	config, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
-		return nil, errors.New("floor: the driver does not take the settings of the store's URL") // its words could hold a password
+		return nil, errors.New("floor: the driver does not take the settings of the store's URL") // the driver's message could contain a password
 	}
 	switch {
 	case opts.IAM:
@@ -56,7 +56,8 @@ func OpenAlloyDB(ctx context.Context, opts *alloydb.Options) (*Postgres, error) 
 	return openPostgres(ctx, config, dialer.Close)
 }
 
-// dialerOptions are those that follow from the fields, and then those given.
+// dialerOptions returns the options derived from the fields, followed by the given ones, which
+// override them.
 func dialerOptions(opts *alloydb.Options) []alloydbconn.Option {
 	path := alloydbconn.WithPrivateIP()
 	switch opts.IP {

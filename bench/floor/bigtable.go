@@ -21,16 +21,17 @@ import (
 // Bigtable is the floor of Bigtable: the same Go client on a table of its own beside the store's.
 //
 // Commit is one conditional mutation of the run's row. Its predicate compares one cell, the head,
-// which has the token, the grant id and the last seq, with what the holder wrote there last; the
-// mutation replaces the head and sets a cell for each event, the id and each record. No other
-// writer can have changed the row when the head is as it was, so the holder knows the ids and the
-// records' versions of the row from memory. The ids are a ring of 160 cells, as in the store. An
-// event's time is the timestamp that Bigtable gives its cell.
+// which holds the token, the grant id and the last seq, with what the holder last wrote there. The
+// mutation replaces the head and sets a cell for each event, the id and each record. An unchanged
+// head proves that no other writer has changed the row, so the holder knows the row's ids and
+// record versions from memory. The ids are a ring of 160 cells, as in the store. An event's time is
+// the timestamp that Bigtable gives its cell.
 //
-// A row cannot grow for ever: after 64 events Commit first copies those in the row into a row of
-// their own, in one more request, and deletes them with the next conditional mutation. Commits of
-// one process on one run take turns, because each needs the head that the one before wrote.
-// It writes fewer bytes than the store: the head has no nonces for replies that were lost.
+// A row cannot grow without bound: after 64 events Commit first copies those in the row into a row
+// of their own, in one more request, and deletes them from the run's row with the next conditional
+// mutation. Commits of one process on one run take turns, because each needs the head that the
+// previous one wrote. Commit writes fewer bytes than the store: the head has no nonces for lost
+// replies.
 type Bigtable struct {
 	admin  *client.AdminClient
 	client *client.Client
@@ -43,19 +44,19 @@ type Bigtable struct {
 type bigtableRun struct {
 	mu       sync.Mutex
 	commits  string // the key of the row
-	inserts  string // how the keys of plain rows begin
+	inserts  string // prefix of the keys of plain rows
 	grant    string
 	head     []byte
 	last     int64
 	unsealed [][]byte // the events in the row
-	drop     bool     // those events are in a row of their own too, and are to be deleted
+	drop     bool     // the events also have a row of their own, and are to be deleted from this one
 	ids      []string // the ring
-	named    int      // ids that were ever remembered
+	named    int      // total number of ids stored so far
 	versions map[string]int64
 	plain    plain
 }
 
-// What the families hold.
+// The column families.
 const (
 	familyHead    = "h"
 	familyEvents  = "e"
@@ -64,13 +65,13 @@ const (
 )
 
 const (
-	// sealEvery is how many events a row holds: a segment of the store has as many.
+	// sealEvery is how many events a row holds: 64, as many as a segment of the store.
 	sealEvery = 64
-	// ringSize is how many ids a row holds, as in the store.
+	// ringSize is how many ids a row holds: 160, as in the store.
 	ringSize = 160
 )
 
-// OpenBigtable makes the table.
+// OpenBigtable creates the table.
 func OpenBigtable(ctx context.Context, opts *bigtable.Options) (f *Bigtable, err error) {
 	f = &Bigtable{name: opts.Table + "-bench"}
 	defer func() {
@@ -117,7 +118,7 @@ func OpenBigtable(ctx context.Context, opts *bigtable.Options) (f *Bigtable, err
 	if f.client, err = client.NewClientWithConfig(context.WithoutCancel(ctx), opts.Project, opts.Instance, config, forData...); err != nil {
 		return nil, err
 	}
-	_ = f.admin.DeleteTable(ctx, f.name) // of a run that was killed
+	_ = f.admin.DeleteTable(ctx, f.name) // left by a run that was killed
 	one := client.MaxVersionsPolicy(1)
 	if err := f.admin.CreateTableFromConf(ctx, &client.TableConf{TableID: f.name, Families: map[string]client.GCPolicy{
 		familyHead: one, familyEvents: one, familyBatches: one, familyRecords: one,
@@ -128,8 +129,8 @@ func OpenBigtable(ctx context.Context, opts *bigtable.Options) (f *Bigtable, err
 	return f, nil
 }
 
-// encode returns the head of a run: its token, its last seq, how many ids it was given, and its
-// grant id and owner.
+// encode returns the head of a run: its token, its last seq, the number of its ids so far, its
+// grant id and its owner.
 func (r *bigtableRun) encode(token, last int64, named int) []byte {
 	head := binary.BigEndian.AppendUint64(nil, uint64(token))
 	head = binary.BigEndian.AppendUint64(head, uint64(last))
@@ -156,7 +157,7 @@ func (f *Bigtable) Hold(ctx context.Context, n int) error {
 	return nil
 }
 
-// prefix begins the keys of what Commit or Insert wrote since Hold.
+// prefix returns the prefix of the keys that Commit or Insert has written since Hold.
 func (f *Bigtable) prefix(of string) string { return fmt.Sprintf("%s/%06d/", of, f.hold) }
 
 // TakeOver implements Floor.
@@ -232,16 +233,16 @@ func (f *Bigtable) Commit(ctx context.Context, run int, w bench.Write) error {
 	return nil
 }
 
-// valueIs matches the cells with a value. A range does so without the regular expression of
-// client.ValueFilter.
+// valueIs returns a filter for the cells with the given value. It uses a range, which needs no
+// regular expression, unlike client.ValueFilter.
 func valueIs(value []byte) client.Filter {
 	return client.ValueRangeFilter(value, append(value[:len(value):len(value)], 0))
 }
 
-// eventColumn sorts by seq.
+// eventColumn returns the column of an event. Columns sort by seq.
 func eventColumn(seq int64) string { return string(binary.BigEndian.AppendUint64(nil, uint64(seq))) }
 
-// eventCell is an event: its token, kind and owner, and its data.
+// eventCell encodes an event: its token, kind, owner and data.
 func eventCell(data []byte) []byte {
 	cell := make([]byte, 0, 8+len(kind)+len(owner)+2+len(data))
 	cell = binary.BigEndian.AppendUint64(cell, firstToken)
@@ -250,8 +251,8 @@ func eventCell(data []byte) []byte {
 	return append(cell, data...)
 }
 
-// seal copies the events of a full row into a row of their own. Nothing else writes that row, and a
-// copy that is not followed by a commit says nothing: readers go by the head.
+// seal copies the events of a full row into a row of their own. No other writer writes that row,
+// and a copy without a following commit has no effect, because readers go by the head.
 func (f *Bigtable) seal(ctx context.Context, r *bigtableRun) error {
 	if len(r.unsealed) < sealEvery || r.drop {
 		return nil
@@ -287,7 +288,7 @@ func (f *Bigtable) Insert(ctx context.Context, run int, w bench.Write) error {
 
 // Stored implements bench.Floor.
 func (f *Bigtable) Stored(ctx context.Context) (committed, inserted int, err error) {
-	// A copy in a sealed row and its original in the run's row are one event.
+	// The copy in a sealed row and the original in the run's row are one event.
 	seen := map[string]bool{}
 	if err = f.cells(ctx, f.prefix("c"), familyEvents, func(row string, cell client.ReadItem) {
 		run := row[:min(len(row), len(f.prefix("c"))+36)]

@@ -65,7 +65,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// stores fails the test unless the floor stores so many events and puts of records.
+// stores fails the test unless the floor has stored the given numbers of events and of puts of
+// records.
 func stores(t *testing.T, f floor.Floor, events, plainEvents, puts, plainPuts int) {
 	t.Helper()
 	e, pe, err := f.Stored(t.Context())
@@ -114,7 +115,7 @@ func roundTrip(t *testing.T, f floor.Floor) {
 	stores(t, f, 0, 0, 0, 0)
 }
 
-// staleToken takes a run over. Whatever its former holder commits then is refused.
+// staleToken takes a run over and checks that every commit of its former holder is refused.
 func staleToken(t *testing.T, f floor.Floor) {
 	must(t, f.Hold(t.Context(), 2))
 	writes := []bench.Write{
@@ -130,11 +131,11 @@ func staleToken(t *testing.T, f floor.Floor) {
 		}
 	}
 	stores(t, f, 1, 0, 0, 0)
-	must(t, f.Commit(t.Context(), 1, writes[0])) // the other run is held still
+	must(t, f.Commit(t.Context(), 1, writes[0])) // the other run was not taken over
 	stores(t, f, 2, 0, 0, 0)
 }
 
-// repeats commits under an id, and a record, that are there.
+// repeats commits under an id that exists, and puts a record that exists.
 func repeats(t *testing.T, f floor.Floor) {
 	must(t, f.Hold(t.Context(), 2))
 	must(t, f.Commit(t.Context(), 0, bench.Write{Events: 1, Data: data, BatchID: "id", Key: "key", New: true}))
@@ -153,7 +154,7 @@ func repeats(t *testing.T, f floor.Floor) {
 	stores(t, f, 3, 0, 3, 0)
 }
 
-// oneRun has many writers on one run, and more events than a row of Bigtable holds.
+// oneRun has many writers on one run, which write more events than a row of Bigtable holds.
 func oneRun(t *testing.T, f floor.Floor) {
 	must(t, f.Hold(t.Context(), 1))
 	const writers, writes = 4, 10

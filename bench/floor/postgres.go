@@ -14,14 +14,14 @@ import (
 // with the store's settings for plans. Its tables are in the schema tapestore_bench.
 //
 // Commit is one statement and one round trip: UPDATE of the run's row by its id, token and grant
-// id, which locks it, and INSERT … SELECT from its RETURNING for events, id and records. Without an
-// event SELECT … FOR NO KEY UPDATE takes the place of the UPDATE. Several events, or records, are
-// arrays. The time is the server's clock_timestamp. The id of the transaction, with an index, gives
-// events their order in a feed of all runs. Where the token is stale the statement returns
-// no row; where the id or a new record exists it fails by the unique index.
+// id, which locks the row, and INSERT … SELECT from its RETURNING for events, id and records.
+// Without an event SELECT … FOR NO KEY UPDATE replaces the UPDATE. Several events, or records, are
+// passed as arrays. The time is the server's clock_timestamp. The indexed id of the transaction
+// orders events in a feed of all runs. If the token is stale the statement returns no row; if the
+// id or a new record exists it fails by the unique index.
 //
-// Concurrent commits on one run wait for its row, and each syncs for itself: the store's merging of
-// such commits is no part of this statement.
+// Concurrent commits on one run wait for its row, and each syncs for itself: the statement does not
+// include the store's merging of such commits.
 type Postgres struct {
 	pool *pgxpool.Pool
 	done func() error // after the pool was closed
@@ -50,7 +50,7 @@ CREATE TABLE tapestore_bench.plain (run bigint NOT NULL, n bigint NOT NULL, time
 	data bytea NOT NULL, PRIMARY KEY (run, n));
 `
 
-// OpenPostgres makes the schema. It takes over the configuration.
+// OpenPostgres creates the schema. It takes ownership of config.
 func OpenPostgres(ctx context.Context, config *pgxpool.Config) (*Postgres, error) {
 	return openPostgres(ctx, config, func() error { return nil })
 }
@@ -62,7 +62,7 @@ func openPostgres(ctx context.Context, config *pgxpool.Config, done func() error
 	} {
 		config.ConnConfig.RuntimeParams[name] = value
 	}
-	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // as the store
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // as in the store
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, errors.Join(err, done())

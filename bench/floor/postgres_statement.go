@@ -7,13 +7,15 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// postgresForm is what the statement of a commit depends on. Counts are 0, 1 or many.
+// postgresForm holds the properties of a write that determine its statement. Counts are 0, 1 or
+// many.
 type postgresForm struct {
 	events, records int
 	id, new         bool
 }
 
-// postgresStatements are the statements of all forms, so that a commit only looks its own up.
+// postgresStatements holds the statements of all forms, so that a commit only looks its statement
+// up.
 var postgresStatements = map[postgresForm]string{}
 
 func init() {
@@ -38,9 +40,9 @@ func postgresCommit(w bench.Write) string {
 	return postgresStatements[form]
 }
 
-// statement returns the statement. Its parameters are run, token, grant, kind and data of the
-// events, the id, and key and value of the records. It returns a number for each row that its last
-// INSERT adds, and no row where the token is stale.
+// statement returns the statement of the form. Its parameters are the run, the token, the grant,
+// kind and data of the events, the id, and key and value of the records. It returns a number for
+// each row that its last INSERT adds, and no row if the token is stale.
 func (f postgresForm) statement() string {
 	const table = `tapestore_bench.`
 	last := 3
@@ -51,7 +53,7 @@ func (f postgresForm) statement() string {
 		}
 		return fmt.Sprintf("$%d::%s", last, of)
 	}
-	var steps []string // the last one is the statement's own
+	var steps []string // the last step is the main statement
 	add := func(name, step string) { steps = append(steps, name+" AS ("+step) }
 
 	holds := ` WHERE id = $1 AND token = $2 AND grant_id = $3`
@@ -93,7 +95,7 @@ func (f postgresForm) statement() string {
 		add("e", events+` RETURNING seq`)
 	}
 	_, main, _ := strings.Cut(steps[len(steps)-1], " AS (")
-	if len(steps) == 1 { // nothing but the check
+	if len(steps) == 1 { // only the check
 		return main
 	}
 	return "WITH " + strings.Join(steps[:len(steps)-1], "),\n\t") + ")\n" + main

@@ -24,22 +24,22 @@ import (
 // Spanner is the floor of Spanner: the same Go client on tables of its own in the store's database,
 // whose names begin with Bench.
 //
-// Commit is one read-write transaction, serializable and with pessimistic locks as the store's: it
+// Commit is one read-write transaction, serializable and with pessimistic locks as the store's. It
 // reads the run's row by its key, checks token and grant id, and buffers mutations for the last
-// seq, the events, the id and the records. Insert mutations fail where the id or a new record is
-// there. Where a record is overwritten, one query reads the versions together with the run's row.
-// Times are Spanner's commit timestamps. Two round trips, and more where Spanner aborts the
-// transaction; the client repeats it then.
+// seq, the events, the id and the records. Insert mutations fail if the id or a new record exists.
+// Where a record is overwritten, one query reads the versions together with the run's row. Times
+// are Spanner's commit timestamps. A commit takes two round trips, and more where Spanner aborts
+// the transaction, because the client then repeats it.
 type Spanner struct {
 	client   *client.Client
 	admin    *database.DatabaseAdminClient
 	database string
 	runs     []spannerRun
-	next     uint64 // the number of the next run that is made
+	next     uint64 // the number of the next run to create
 }
 
 type spannerRun struct {
-	key   int64 // the number with its bits reversed, so that runs do not stand together
+	key   int64 // the number with its bits reversed, which spreads the runs
 	grant string
 	plain plain
 }
@@ -55,7 +55,7 @@ var spannerTables = []string{
 		Kind STRING(1) NOT NULL, Name STRING(1024) NOT NULL, Data BYTES(MAX) NOT NULL) PRIMARY KEY (Run, N)`,
 }
 
-// OpenSpanner makes the tables.
+// OpenSpanner creates the tables.
 func OpenSpanner(ctx context.Context, opts *spanner.Options) (f *Spanner, err error) {
 	f = &Spanner{database: fmt.Sprintf("projects/%s/instances/%s/databases/%s", opts.Project, opts.Instance, opts.Database)}
 	config := client.ClientConfig{DatabaseRole: opts.Role, UserAgent: "tapestore-bench"}
@@ -182,7 +182,7 @@ func (r *spannerRun) read(ctx context.Context, tx *client.ReadWriteTransaction, 
 	return head, err
 }
 
-// mutations are those of a write after what was read.
+// mutations returns the mutations of a write, given what the transaction read.
 func (r *spannerRun) mutations(head spannerHead, w bench.Write) (list []*client.Mutation) {
 	seq := head.LastSeq
 	for range w.Events {
@@ -210,7 +210,7 @@ func (r *spannerRun) mutations(head spannerHead, w bench.Write) (list []*client.
 	return list
 }
 
-// Insert implements bench.Floor: Apply of one mutation for each row as a blind write, in one round
+// Insert implements bench.Floor: a blind write by Apply, with one mutation per row, in one round
 // trip. A repeat after a lost reply writes the same rows again.
 func (f *Spanner) Insert(ctx context.Context, run int, w bench.Write) error {
 	r := &f.runs[run]

@@ -18,20 +18,20 @@ import (
 )
 
 // SQLite is the floor of SQLite: prepared statements on one writing connection to the store's file,
-// through the same driver without database/sql, with the same journal mode and the same
-// synchronous. Its tables begin with bench_.
+// through the same driver without database/sql, with the same journal mode and the same synchronous
+// setting. The names of its tables begin with bench_.
 //
 // Commit is one immediate transaction: UPDATE of the run's row by its number, last seq, token and
 // grant id, and one INSERT for each event, id and record. Without an event a SELECT checks the
-// token: the transaction has the only write lock. The number and the last seq are remembered from
-// the commit before, as the store does. An event's row is found by run and seq, without an index:
-// both are in its key. The time is the host's, in microseconds; the store's does not go back when
-// the host's does.
+// token, which is sufficient because the transaction holds the only write lock. The number and the
+// last seq are remembered from the previous commit, as in the store. Events need no index: run and
+// seq are the key of an event's row. The time is the host's, in microseconds; unlike the store's it
+// goes back when the host's does.
 //
-// One commit is one transaction and one sync: writers wait for each other. The store's group
-// commit is no part of this statement.
+// One commit is one transaction and one sync, so writers wait for each other: the statement does
+// not include the store's group commit.
 type SQLite struct {
-	mu    sync.Mutex // of the connection
+	mu    sync.Mutex // guards the connection
 	conn  driver.Conn
 	stmts map[string]driver.Stmt
 	args  []driver.NamedValue
@@ -68,13 +68,13 @@ const (
 	sqlitePlain  = `INSERT INTO bench_plain (pos, kind, data, time) VALUES (?, ?, ?, ?)`
 )
 
-// OpenSQLite makes the tables in the store's file.
+// OpenSQLite creates the tables in the store's file.
 func OpenSQLite(ctx context.Context, path string, opts *sqlite.Options) (*SQLite, error) {
 	synchronous := sqlite.Full
 	if opts != nil && opts.Synchronous != "" {
 		synchronous = opts.Synchronous
 	}
-	// 10 s: longer than any transaction of the store, which may be ending still.
+	// 10 s: longer than any transaction of the store that may still be in progress.
 	params := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(" + string(synchronous) + ")"}}
 	conn, err := new(driversqlite.Driver).Open("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + params.Encode())
 	if err != nil {
@@ -195,7 +195,7 @@ func (f *SQLite) Insert(_ context.Context, run int, w bench.Write) error {
 		})
 	}
 	if w.Rows() == 1 {
-		return all() // its own transaction
+		return all() // a single statement is its own transaction
 	}
 	return f.transaction(all)
 }
@@ -256,7 +256,7 @@ func (f *SQLite) Close() error {
 	return errors.Join(errs...)
 }
 
-// transaction runs do between BEGIN and COMMIT.
+// transaction calls do between BEGIN and COMMIT.
 func (f *SQLite) transaction(do func() error) error {
 	if _, err := f.exec("BEGIN IMMEDIATE"); err != nil {
 		return err
@@ -266,7 +266,7 @@ func (f *SQLite) transaction(do func() error) error {
 		_, err = f.exec("COMMIT")
 	}
 	if err != nil {
-		_, _ = f.exec("ROLLBACK") // the error before it is the one to report
+		_, _ = f.exec("ROLLBACK") // the earlier error is the one to report
 	}
 	return err
 }
@@ -290,8 +290,8 @@ func (f *SQLite) named(args []driver.Value) []driver.NamedValue {
 	return f.args
 }
 
-// exec runs a statement and returns how many rows it changed. It takes no context: the driver
-// starts a goroutine for one that can end.
+// exec executes a statement and returns the number of changed rows. It takes no context, because
+// the driver starts a goroutine for a context that can end.
 func (f *SQLite) exec(query string, args ...driver.Value) (int64, error) {
 	s, err := f.prepared(query)
 	if err != nil {
@@ -304,7 +304,7 @@ func (f *SQLite) exec(query string, args ...driver.Value) (int64, error) {
 	return result.RowsAffected()
 }
 
-// number returns the only value of a query, -1 if it has no row.
+// number returns the only value of a query, or -1 if the query returns no row.
 func (f *SQLite) number(query string, args ...driver.Value) (int64, error) {
 	s, err := f.prepared(query)
 	if err != nil {

@@ -12,30 +12,31 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// payload is the event that a turn stores. Its length is that of the benchmark's own event.
+// payload is the event that a turn stores. It has the length of the benchmark's own event.
 var payload = bytes.Repeat([]byte("x"), 100)
 
-// holding is a lease that one contender holds.
+// holding is a lease while one contender holds it.
 type holding struct {
 	attempts int             // requests for the lease, the granted one included
 	lost     []time.Duration // how long each refused attempt took
-	// write stores one event as the peer's users do under the lease.
+	// write stores one event as users of the peer do under the lease.
 	write func(ctx context.Context) error
-	// release gives the lease up, and frees what the holding has of this process.
+	// release releases the lease, and frees the holding's resources in this process.
 	release func(ctx context.Context) error
-	// pause stops the heartbeat, or makes the server end the session, as it happens to a
-	// holder that does not run.
+	// pause stops the heartbeat, or makes the server end the session, as happens when the holder's
+	// process does not run.
 	pause func(ctx context.Context) error
-	// wake is write as a paused holder does it when it runs again. Nil means write.
+	// wake is the write of a paused holder that runs again. Nil means write.
 	wake func(ctx context.Context) error
-	// abandon frees what a paused holding has of this process. Nil means nothing.
+	// abandon frees the resources of a paused holding in this process. Nil means that there are
+	// none.
 	abandon func()
 }
 
-// contest is a contest for leases of one peer. It implements bench.Contest and bench.Pauser.
+// contest is a contest for the leases of one peer. It implements bench.Contest and bench.Pauser.
 type contest struct {
-	// acquire waits for a lease. Leases are numbered from 0; lease number leases is that of
-	// PauseAndWake, where brief asks for a short time to live.
+	// acquire waits for a lease. Leases are numbered from 0. PauseAndWake uses the lease with the
+	// number leases, and sets brief to request a short time to live.
 	acquire   func(ctx context.Context, contender, lease int, brief bool) (*holding, error)
 	leases    int
 	ttl       time.Duration // of a brief lease; 0 where a lease lasts as long as its session
@@ -52,8 +53,8 @@ func (c *contest) Turn(ctx context.Context, contender, lease int) (bench.Turn, e
 		return bench.Turn{}, fmt.Errorf("acquire: %w", err)
 	}
 	turn := bench.Turn{Waited: time.Since(began), Attempts: h.attempts, Lost: h.lost}
-	// A turn that holds its lease runs to its end: the end of a measurement must not leave a
-	// lease behind, which would stay for its whole time to live.
+	// A turn that holds its lease runs to its end. Otherwise the end of a measurement would leave a
+	// lease behind for its whole time to live.
 	ctx = context.WithoutCancel(ctx)
 	err = h.write(ctx)
 	if err != nil {
@@ -75,8 +76,8 @@ func (c *contest) Close() error {
 	return c.close()
 }
 
-// PauseAndWake pauses a holder, lets another contender take the lease over and write, and then
-// lets the first write while the second still holds the lease.
+// PauseAndWake pauses a holder, has another contender take the lease over and write, and then has
+// the first holder write while the second still holds the lease.
 func (c *contest) PauseAndWake(ctx context.Context) (bench.Woke, error) {
 	first, err := c.acquire(ctx, 0, c.leases, true)
 	if err != nil {
@@ -109,7 +110,7 @@ func (c *contest) PauseAndWake(ctx context.Context) (bench.Woke, error) {
 		woke.Answer = err.Error()
 	}
 	if err := second.release(ctx); err != nil {
-		// The late write may have ended the successor's lease. What is stored decides.
+		// The late write may have ended the successor's lease. What is stored decides the outcome.
 		woke.Answer += "; the successor's release: " + err.Error()
 	}
 	after, err := c.committed(ctx)
@@ -126,21 +127,21 @@ func (c *contest) PauseAndWake(ctx context.Context) (bench.Woke, error) {
 	return woke, nil
 }
 
-// callsKey is the key of a context's counter of requests.
+// callsKey is the context key of the request counter.
 type callsKey struct{}
 
-// called counts a request to a server for the turn of ctx.
+// called counts one request to a server in the turn of ctx.
 func called(ctx context.Context) {
 	if n, ok := ctx.Value(callsKey{}).(*atomic.Int64); ok {
 		n.Add(1)
 	}
 }
 
-// pollAtMost bounds the pause between two attempts of the peers that poll. Each pause is random
-// below it: half of it, on average, is a few times what a turn takes on a local disk.
+// pollAtMost bounds the pause between two attempts of the peers that poll: 10 ms. Each pause is
+// random below it; on average it is a few times as long as a turn on a local disk.
 const pollAtMost = 10 * time.Millisecond
 
-// sleep waits for a random time below most. It returns the error of ctx if that ends first.
+// sleep waits for a random time below most. It returns the error of ctx if ctx ends first.
 func sleep(ctx context.Context, most time.Duration) error {
 	timer := time.NewTimer(rand.N(most))
 	defer timer.Stop()
@@ -152,8 +153,9 @@ func sleep(ctx context.Context, most time.Duration) error {
 	}
 }
 
-// poll calls attempt until it reports a grant. It records in h the attempts and the time of each
-// refused one. The end of ctx ends a pause and not an attempt, whose outcome would be unknown.
+// poll calls attempt until it reports a grant. It records in h the number of attempts and the
+// duration of each refused one. The end of ctx ends a pause but not an attempt, whose outcome would
+// be unknown.
 func (h *holding) poll(ctx context.Context, attempt func(ctx context.Context) (bool, error)) error {
 	for {
 		h.attempts++

@@ -14,12 +14,12 @@ import (
 	"github.com/tapestore/tapestore/emulators"
 )
 
-// database is a database on the server of the store, which the peers that use PostgreSQL share.
-// They take turns, so each has its pools to itself while it is measured.
+// database is a database on the store's server that the PostgreSQL peers share. The peers take
+// turns, so each has the pools to itself while it is measured.
 type database struct {
-	// pool runs statements and transactions. It is as large as that of the store.
+	// pool executes statements and transactions. It is as large as the store's pool.
 	pool *pgxpool.Pool
-	// sessions are the connections that hold session-level locks while the event is written
+	// sessions holds the connections that keep session-level locks while the event is written
 	// through pool.
 	sessions *pgxpool.Pool
 	version  string
@@ -76,7 +76,7 @@ func (db *database) close() error {
 	return db.drop(context.Background())
 }
 
-// counter counts the requests of a connection: a statement, or a batch of them.
+// counter counts the requests of a connection. A statement, or a batch of them, is one request.
 type counter struct{}
 
 func (counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -116,15 +116,16 @@ func (e events) count(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
-// rows makes a row of a table for each of n leases.
+// rows inserts a row into a table for each of n leases.
 func (e events) rows(ctx context.Context, table string, n int) error {
 	_, err := e.db.pool.Exec(ctx, fmt.Sprintf("INSERT INTO %s (contest, lease) SELECT $1, generate_series(0, $2 - 1)", table), e.id, n)
 	return err
 }
 
-// terminate makes the server end the session of conn, and waits until its locks are free.
+// terminate makes the server end the session of conn, and waits until the session's locks are free.
 func (db *database) terminate(ctx context.Context, conn *pgx.Conn) error {
-	// The timeout is in milliseconds; with one, the function waits for the end of the process.
+	// The timeout is in milliseconds; with a timeout, the function waits for the end of the
+	// process.
 	var ended bool
 	err := db.pool.QueryRow(ctx, "SELECT pg_terminate_backend($1, 60000)", conn.PgConn().PID()).Scan(&ended)
 	if err == nil && !ended {

@@ -21,14 +21,14 @@ import (
 )
 
 // The session of a contender lives for etcdTTL without a keep-alive, the default of package
-// concurrency, and for etcdBriefTTL where a holder is paused: the least that the server grants.
+// concurrency, and for etcdBriefTTL where a holder is paused, the minimum that the server grants.
 const (
 	etcdTTL      = 60 * time.Second
 	etcdBriefTTL = 2 * time.Second
 )
 
-// etcd is a server of one member in this process. It starts with the first contest, so that it
-// takes nothing from other measurements.
+// etcd is a one-member server in this process. The first contest starts it, so that it takes
+// nothing from other measurements.
 type etcd struct {
 	mu     sync.Mutex
 	server *embed.Etcd
@@ -38,7 +38,7 @@ type etcd struct {
 	contests atomic.Int64
 }
 
-// start starts the server if it does not run, and returns its client.
+// start starts the server unless it runs, and returns its client.
 func (s *etcd) start(ctx context.Context) (_ *clientv3.Client, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,12 +138,12 @@ func (w countingWatcher) Watch(ctx context.Context, key string, opts ...clientv3
 
 // etcdLease is a lease of package concurrency while it is held.
 type etcdLease struct {
-	owner   clientv3.Cmp // holds while the lease is held
+	owner   clientv3.Cmp // true while the lease is held
 	release func(ctx context.Context) error
 }
 
-// contest makes a contest whose contenders have a session each. lock waits for a lease. With
-// fenced, the event is stored by a transaction on the condition that the lease is still held.
+// contest makes a contest whose contenders each have a session. lock waits for a lease. With
+// fenced, a transaction stores the event on the condition that the lease is still held.
 func (s *etcd) contest(fenced bool, lock func(ctx context.Context, session *concurrency.Session, prefix string) (etcdLease, error)) func(context.Context, int, int) (bench.Contest, error) {
 	return func(ctx context.Context, contenders, leases int) (bench.Contest, error) {
 		client, err := s.start(ctx)
@@ -170,7 +170,7 @@ func (s *etcd) contest(fenced bool, lock func(ctx context.Context, session *conc
 			defer mu.Unlock()
 			for _, session := range sessions {
 				session.Orphan()
-				// The session of a paused holder has expired.
+				// In the scenario the session of a paused holder has expired.
 				_, e := client.Revoke(context.Background(), session.Lease())
 				if e != nil && !errors.Is(e, rpctypes.ErrLeaseNotFound) {
 					err = errors.Join(err, e)

@@ -28,8 +28,8 @@ import (
 
 const namespace = "bench"
 
-// electionTimes are the times of client-go's elector. Its usual RetryPeriod is 2 s, which would
-// leave contenders idle; this one makes a contender try as often as the others that poll.
+// electionTimes holds the times of client-go's elector. Its usual RetryPeriod is 2 s, which would
+// leave contenders idle; this one makes a contender try as often as the other polling peers.
 type electionTimes struct{ lease, renew, retry time.Duration }
 
 var (
@@ -37,8 +37,8 @@ var (
 	briefTimes = electionTimes{briefTTL, 800 * time.Millisecond, 50 * time.Millisecond}
 )
 
-// apiServer is an API server in memory: the object tracker of client-go's fakes, with the
-// optimistic concurrency of a real one on leases, which the tracker lacks.
+// apiServer is an in-memory API server: the object tracker of client-go's fakes, with the
+// optimistic concurrency on leases that a real server has and the tracker lacks.
 type apiServer struct {
 	client  *fake.Clientset
 	tracker clienttesting.ObjectTracker
@@ -123,7 +123,7 @@ func leaderElection(_ context.Context, contenders, leases int) (bench.Contest, e
 	return c, nil
 }
 
-// election is an elector that runs.
+// election is a running elector.
 type election struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -135,7 +135,7 @@ func (e *election) end() {
 	<-e.done
 }
 
-// elect runs an elector, and returns once it leads.
+// elect starts an elector, and returns once it leads.
 func elect(ctx context.Context, lock *electionLock, times electionTimes) (*election, error) {
 	leads := make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -167,14 +167,14 @@ func elect(ctx context.Context, lock *electionLock, times electionTimes) (*elect
 	}
 }
 
-// electionLock is the lease of one elector. It counts requests and attempts, and can pause them
-// all, as they are while their process does not run.
+// electionLock is the lease of one elector. It counts requests and attempts, and can block them
+// all, as if the elector's process did not run.
 type electionLock struct {
 	resourcelock.Interface
 	turn context.Context // whose requests are counted; a release has no context of the turn
 
 	mu       sync.Mutex
-	woken    chan struct{} // while paused
+	woken    chan struct{} // non-nil while paused
 	attempts int
 	began    time.Time     // of the last attempt
 	last     time.Duration // of the last attempt while it is refused
@@ -204,7 +204,7 @@ func (l *electionLock) wake() {
 	}
 }
 
-// attempted returns the number of attempts, and how long each refused one took.
+// attempted returns the number of attempts, and the duration of each refused one.
 func (l *electionLock) attempted() (int, []time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

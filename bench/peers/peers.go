@@ -12,7 +12,7 @@ import (
 
 func init() { engines.RegisterPeers(attach) }
 
-// Starters starts the engines of package bench/engines, with the peers beside PostgreSQL.
+// Starters returns the starters of package bench/engines, with the peers beside PostgreSQL.
 func Starters() []bench.Starter { return engines.Starters() }
 
 // The names of the systems.
@@ -27,7 +27,7 @@ const (
 	sysKubernetes = "client-go"
 )
 
-// attach adds the peers to the target of a server of PostgreSQL, and closes them with it.
+// attach adds the peers to the target of a PostgreSQL server, and closes them with the target.
 func attach(ctx context.Context, server *emulators.PostgresServer, target *bench.Target) error {
 	db, err := openDatabase(ctx, server)
 	if err != nil {
@@ -58,7 +58,7 @@ func attach(ctx context.Context, server *emulators.PostgresServer, target *bench
 	return nil
 }
 
-// systems describes the peers beside a store of PostgreSQL.
+// systems describes the peers beside a PostgreSQL store.
 func systems(store bench.System, version string) []bench.System {
 	onPostgres := bench.System{
 		Engine: "postgres", Version: version, Tier: store.Tier, Durable: true, Peer: true,
@@ -128,8 +128,8 @@ func systems(store bench.System, version string) []bench.System {
 	}
 }
 
-// moduleVersion returns the version of a module that this program is built from, and "unknown" in
-// a test, whose build information names no modules.
+// moduleVersion returns the version of a module that this program is built from, or "unknown" in a
+// test, whose build information names no modules.
 func moduleVersion(path string) string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {

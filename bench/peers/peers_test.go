@@ -55,7 +55,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// stillRunning returns the stack of a goroutine that belongs to a peer or its connections. It
+// stillRunning returns the stack of a goroutine that belongs to a peer or its connections. It first
 // gives them time to end, because some libraries do not wait for their goroutines.
 func stillRunning() string {
 	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -98,7 +98,7 @@ func open(t *testing.T, s bench.Strategy, contenders, leases int) *contest {
 	return made.(*contest)
 }
 
-// TestTurns shows that contenders take turns, and that each stores one event.
+// TestTurns checks that contenders take turns, and that each stores one event.
 func TestTurns(t *testing.T) {
 	strategies(t, func(t *testing.T, s bench.Strategy) {
 		const contenders, leases, turns = 4, 2, 4
@@ -155,8 +155,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestCancelledTurn shows that a contender whose context ends while it waits leaves the lease to
-// the others.
+// TestCancelledTurn checks that a contender whose context ends while it waits leaves the lease to
+// the other contenders.
 func TestCancelledTurn(t *testing.T) {
 	strategies(t, func(t *testing.T, s bench.Strategy) {
 		c := open(t, s, 3, 1)
@@ -186,8 +186,8 @@ func TestCancelledTurn(t *testing.T) {
 	})
 }
 
-// TestSlices shows that no lease stays behind when the contexts of all contenders end together, as
-// they do at the end of a round.
+// TestSlices checks that no lease is left behind when the contexts of all contenders end together,
+// as they do at the end of a round.
 func TestSlices(t *testing.T) {
 	strategies(t, func(t *testing.T, s bench.Strategy) {
 		const contenders = 4
@@ -221,8 +221,8 @@ func TestSlices(t *testing.T) {
 	})
 }
 
-// TestPauseAndWake shows what each peer does with the late write of a paused holder, which is
-// what its Guarantee says.
+// TestPauseAndWake checks that each peer handles the late write of a paused holder as its Guarantee
+// says.
 func TestPauseAndWake(t *testing.T) {
 	refused := map[string]string{
 		sysRowLock + "/one transaction":       "FATAL: terminating connection due to administrator command (SQLSTATE 57P01)",
@@ -252,7 +252,7 @@ func TestPauseAndWake(t *testing.T) {
 	})
 }
 
-// TestDescribed shows that every strategy belongs to a system that says what it is.
+// TestDescribed checks that every strategy belongs to a described system.
 func TestDescribed(t *testing.T) {
 	known := map[string]bool{}
 	strategies(t, func(t *testing.T, s bench.Strategy) { known[s.System] = true })
@@ -269,8 +269,8 @@ func TestDescribed(t *testing.T) {
 	}
 }
 
-// TestLeasesNeedTheirVersion shows that the API server in memory refuses an update of a lease
-// that changed since it was read, which client-go's elector relies on.
+// TestLeasesNeedTheirVersion checks that the in-memory API server refuses an update of a lease that
+// changed since it was read, which client-go's elector relies on.
 func TestLeasesNeedTheirVersion(t *testing.T) {
 	leases := newAPIServer().client.CoordinationV1().Leases(namespace)
 	made, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "lease"}}, metav1.CreateOptions{})

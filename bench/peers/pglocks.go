@@ -11,15 +11,15 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// A lease row is granted for handTTL, and for briefTTL where a holder is paused.
+// A lease row is granted for handTTL, or for briefTTL where a holder is paused.
 const (
 	handTTL  = 30 * time.Second
 	briefTTL = time.Second
 )
 
-// advisoryLock is a contest for session-level advisory locks. The lock is held by a connection
-// of its own and the event is written through the pool, as programs do whose lock guards more
-// than one statement. try asks for the lock again and again instead of waiting in its queue.
+// advisoryLock is a contest for session-level advisory locks. A connection of its own holds the
+// lock and the event is written through the pool, as in programs whose lock guards more than one
+// statement. With try, a contender polls for the lock instead of waiting in its queue.
 func (db *database) advisoryLock(try bool) func(context.Context, int, int) (bench.Contest, error) {
 	return func(ctx context.Context, contenders, leases int) (bench.Contest, error) {
 		e := db.newEvents()
@@ -107,9 +107,9 @@ func (db *database) rowLock(ctx context.Context, contenders, leases int) (bench.
 	return c, e.rows(ctx, "lock_row", leases+1)
 }
 
-// leaseRow is a contest for rows with an owner and an expiry time, as they are written by hand:
+// leaseRow is a contest for rows with an owner and an expiry time, as people write them by hand:
 // the row changes hands by compare-and-swap on the server's clock, and the event is written
-// beside it without a condition.
+// separately without a condition.
 func (db *database) leaseRow(ctx context.Context, contenders, leases int) (bench.Contest, error) {
 	e := db.newEvents()
 	c := &contest{leases: leases, ttl: briefTTL, committed: e.count}

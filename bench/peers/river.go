@@ -18,8 +18,8 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// What River's elector uses (internal/leadership). Its type is internal, so the contests drive
-// the same requests of River's driver in the same order.
+// Parameters of River's elector (internal/leadership). Its type is internal, so the contests send
+// the same requests through River's driver in the same order.
 const (
 	riverElectInterval = 5 * time.Second // between attempts without a notification, plus up to 1 s
 	riverTTL           = riverElectInterval + 10*time.Second
@@ -29,21 +29,21 @@ const (
 	riverFetchPoll     = time.Second // FetchPollInterval of a client: the wait without a notification
 )
 
-// riverDriver is River's driver for pgx on a database, with the schemas that contests need. A
-// schema of River has one leader.
+// riverDriver is River's pgx driver on a database, with the schemas that contests need. Each schema
+// of River has one leader.
 type riverDriver struct {
 	db     *database
 	driver *riverpgxv5.Driver
 
 	mu      sync.Mutex
-	schemas map[string]bool // that are migrated
+	schemas map[string]bool // the migrated schemas
 }
 
 func newRiver(db *database) *riverDriver {
 	return &riverDriver{db: db, driver: riverpgxv5.New(db.pool), schemas: map[string]bool{}}
 }
 
-// schema makes River's tables in a schema, once.
+// schema creates River's tables in a schema, once.
 func (r *riverDriver) schema(ctx context.Context, name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +53,7 @@ func (r *riverDriver) schema(ctx context.Context, name string) error {
 	if _, err := r.db.pool.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+pgx.Identifier{name}.Sanitize()); err != nil {
 		return err
 	}
-	// The driver learns what the server can do before a turn counts its requests.
+	// The driver determines the server's capabilities before a turn counts its requests.
 	if err := r.driver.GetExecutor().InitDriver(ctx); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (r *riverDriver) schema(ctx context.Context, name string) error {
 	return nil
 }
 
-// listener passes the notifications of one topic on to the contenders of a process, as the one
+// listener forwards the notifications of one topic to the contenders of a process, as the single
 // listening connection of a River client does.
 type listener struct {
 	cancel context.CancelFunc
@@ -76,7 +76,7 @@ type listener struct {
 
 	mu   sync.Mutex
 	next chan struct{} // closed at the next notification
-	err  error         // why there are no more
+	err  error         // why no more notifications arrive
 }
 
 func (r *riverDriver) listen(ctx context.Context, schema, topic string) (*listener, error) {
@@ -199,8 +199,8 @@ func (r *riverDriver) leader(ctx context.Context, contenders, leases int) (bench
 	return c, nil
 }
 
-// elect attempts one election, as attemptElect of River's elector does. It returns nil if there
-// is another leader.
+// elect attempts one election, as attemptElect of River's elector does. It returns nil if another
+// leader exists.
 func (r *riverDriver) elect(ctx context.Context, schema, id string, ttl time.Duration) (*riverdriver.Leader, error) {
 	tx, err := r.driver.GetExecutor().Begin(ctx)
 	if err != nil {
@@ -219,9 +219,9 @@ func (r *riverDriver) elect(ctx context.Context, schema, id string, ttl time.Dur
 
 const riverJobs = "river_jobs"
 
-// jobs is a contest for jobs of River: a lease is a queue with one job. A turn claims the job
-// and, in one transaction, stores the event, completes the job as JobCompleteTx does, and
-// inserts the next one with its notification as InsertTx does.
+// jobs is a contest for jobs of River: a lease is a queue with one job. A turn claims the job and,
+// in one transaction, stores the event, completes the job as JobCompleteTx does, and inserts the
+// next job with its notification as InsertTx does.
 func (r *riverDriver) jobs(ctx context.Context, contenders, leases int) (bench.Contest, error) {
 	if err := r.schema(ctx, riverJobs); err != nil {
 		return nil, err
@@ -279,12 +279,12 @@ func (r *riverDriver) jobs(ctx context.Context, contenders, leases int) (bench.C
 	return c, nil
 }
 
-// inTx runs do in a transaction of which River's driver and the event share one connection.
+// inTx runs do in a transaction in which River's driver and the event share one connection.
 func (r *riverDriver) inTx(ctx context.Context, do func(riverdriver.ExecutorTx, pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, r.db.pool, func(tx pgx.Tx) error { return do(r.driver.UnwrapExecutor(tx), tx) })
 }
 
-// completeJob runs the request of river.JobCompleteTx, which itself needs a client that works.
+// completeJob sends the request of river.JobCompleteTx, which itself needs a running client.
 func completeJob(ctx context.Context, tx riverdriver.ExecutorTx, job *rivertype.JobRow) error {
 	p := riverdriver.JobSetStateCompleted(job.ID, time.Now(), nil)
 	rows, err := tx.JobSetStateIfRunningMany(ctx, &riverdriver.JobSetStateIfRunningManyParams{
@@ -311,10 +311,10 @@ func insertJob(ctx context.Context, tx riverdriver.ExecutorTx, queue string) err
 	})
 }
 
-// rescue gives a job that runs back to its queue, by the requests of River's rescuer and
-// scheduler. A client does so an hour after the claim, unless it is configured otherwise.
+// rescue returns a running job to its queue, by the requests of River's rescuer and scheduler. A
+// client does so an hour after the claim, unless configured otherwise.
 func (r *riverDriver) rescue(ctx context.Context, job *rivertype.JobRow) error {
-	var now time.Time // of the server, which set the time of the claim
+	var now time.Time // the server's time, which also set the time of the claim
 	if err := r.db.pool.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now); err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// axis maps figures to 0…1.
+// axis maps figures to the range 0 to 1.
 type axis struct {
 	Label  string
 	log    bool
@@ -22,8 +22,8 @@ type tick struct {
 	Label string
 }
 
-// logBeyond is the ratio of the largest to the smallest median beyond which an axis is
-// logarithmic: a line of a twentieth of the height cannot be read.
+// logBeyond is the ratio of the largest to the smallest median above which an axis is logarithmic:
+// 20, because a line at a twentieth of the height cannot be read.
 const logBeyond = 20
 
 // axisFor makes an axis for all samples of a metric. It is linear and begins at zero, unless the
@@ -73,7 +73,7 @@ func (a *axis) linearTicks(least, most float64) {
 	}
 }
 
-// niceStep is the next of 1, 2, 5 times a power of ten.
+// niceStep returns the smallest of 1, 2 or 5 times a power of ten that is at least least.
 func niceStep(least float64) float64 {
 	power := math.Pow(10, math.Floor(math.Log10(least)))
 	for _, n := range []float64{1, 2, 5} {
@@ -112,7 +112,7 @@ func (a *axis) logTicks(least, most float64) {
 	}
 }
 
-// at is where a figure stands, from 0 at the begin of the axis to 1 at its end.
+// at returns the position of a figure, from 0 at the start of the axis to 1 at its end.
 func (a axis) at(v float64) float64 {
 	var part float64
 	if a.log {
@@ -123,7 +123,7 @@ func (a axis) at(v float64) float64 {
 	return min(1, max(0, part))
 }
 
-// paramAxis maps the values of a parameter, which grow by factors, to 0…1.
+// paramAxis maps the values of a parameter, which grow by factors, to the range 0 to 1.
 func paramAxis(name string, values []string) (axis, bool) {
 	a := axis{Label: name}
 	var at []float64
@@ -149,7 +149,7 @@ func paramAxis(name string, values []string) (axis, bool) {
 	return a, true
 }
 
-// label names the axis, and says if its steps are factors.
+// label returns the axis's name, and says if its steps are factors.
 func (a axis) label() string {
 	if a.log {
 		return a.Label + " (log scale)"

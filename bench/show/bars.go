@@ -6,8 +6,8 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// bars is a chart of horizontal bars, or of dots where the axis is logarithmic and a bar would have
-// no begin. A whisker shows the least and the largest sample.
+// bars is a chart of horizontal bars, or of dots where the axis is logarithmic, because a bar has
+// no start there. A whisker spans the least and the largest sample.
 type bars struct {
 	Label string // of the axis
 	Dots  bool
@@ -55,7 +55,7 @@ func (v *view) bars(c column, results []bench.Result, x axis, palette map[string
 
 func percent(part float64) float64 { return round(part * 100) }
 
-// varyingParams are the parameters that have different values, or are not in every result.
+// varyingParams returns the parameters that have different values, or that some results lack.
 func varyingParams(results []bench.Result) (names []string) {
 	for _, r := range results {
 		for name := range r.Params {

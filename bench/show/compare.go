@@ -10,14 +10,15 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// falseDiscoveries is the share of the reported changes that may be chance.
+// falseDiscoveries is the false discovery rate: the expected share of reported changes that are due
+// to chance.
 const falseDiscoveries = 0.05 // the customary level
 
-// Verdict says what became of a metric between two reports.
+// Verdict is the outcome of the comparison of a metric between two reports.
 type Verdict string
 
-// The verdicts. A Changed metric has no better direction. A Suspected one differs by the test of
-// this metric alone, but not once the number of comparisons is taken into account.
+// The verdicts. A Changed metric has no better direction. A Suspected metric differs by its own
+// test, but not once the number of comparisons is taken into account.
 const (
 	Worse     Verdict = "worse"
 	Improved  Verdict = "improved"
@@ -27,7 +28,7 @@ const (
 	Unchanged Verdict = "unchanged"
 )
 
-// Change is one metric of one result that two reports have.
+// Change is the comparison of one metric of one result that both reports have.
 type Change struct {
 	Result  bench.Result // of the second report
 	Metric  string
@@ -38,14 +39,14 @@ type Change struct {
 	Verdict Verdict
 }
 
-// Difference is what two reports have in common, and what they have not.
+// Difference is the result of comparing two reports.
 type Difference struct {
-	Changes      []Change // all that were compared, as the second report lists them
+	Changes      []Change // all compared metrics, in the order of the second report
 	OnlyA, OnlyB []bench.Result
 	Warnings     []string // why the reports may not be comparable
 }
 
-// Diff compares two reports: it matches results by part, group, system, side and parameters, and
+// Diff compares two reports. It matches results by part, group, system, side and parameters, and
 // compares the samples of each metric that both have by the exact Mann-Whitney U test, which
 // assumes nothing about their distribution. It controls the false discovery rate of all these tests
 // together at 5 percent, by the procedure of Benjamini and Hochberg.
@@ -92,7 +93,7 @@ func compare(r bench.Result, a, b bench.Metric) Change {
 		P: 1, Verdict: Unchanged,
 	}
 	test, err := stats.MannWhitneyUTest(a.Samples, b.Samples, stats.LocationDiffers)
-	if err == nil { // the only error here is that all samples are equal
+	if err == nil { // the only possible error is that all samples are equal
 		c.P = test.P
 	}
 	if leastP(c.NA, c.NB) > falseDiscoveries && c.A != c.B {
@@ -110,8 +111,8 @@ func compare(r bench.Result, a, b bench.Metric) Change {
 	return c
 }
 
-// leastP is the smallest p-value that samples of these sizes can have: all of one are above all of
-// the other, in one of two directions.
+// leastP returns the smallest p-value that samples of these sizes can have: all of one are above
+// all of the other, in one of two directions.
 func leastP(a, b int) float64 {
 	ways := 1.0
 	for i := 1; i <= a; i++ {
@@ -120,7 +121,7 @@ func leastP(a, b int) float64 {
 	return min(1, 2/ways)
 }
 
-// roundsFor is the number of samples on each side from which on a test can reach a p-value.
+// roundsFor returns the number of samples on each side with which a test can reach a p-value of p.
 func roundsFor(p float64) int {
 	n := 1
 	for leastP(n, n) > p {
@@ -129,9 +130,9 @@ func roundsFor(p float64) int {
 	return n
 }
 
-// judge applies the procedure of Benjamini and Hochberg: with the p-values in order, the changes up
-// to the last one whose p-value is at most its rank's share of the level are found. The others that
-// would be significant alone become suspected.
+// judge applies the procedure of Benjamini and Hochberg. With the p-values in ascending order, it
+// accepts the changes up to the last one whose p-value is at most its rank's share of the level.
+// The other changes that would be significant alone become suspected.
 func (d *Difference) judge() {
 	var order []int
 	for i, c := range d.Changes {
@@ -153,7 +154,7 @@ func (d *Difference) judge() {
 	}
 }
 
-// Of returns the changes with a verdict.
+// Of returns the changes with the given verdict.
 func (d Difference) Of(v Verdict) (all []Change) {
 	for _, c := range d.Changes {
 		if c.Verdict == v {
@@ -163,10 +164,10 @@ func (d Difference) Of(v Verdict) (all []Change) {
 	return all
 }
 
-// tested is the number of comparisons that had enough samples.
+// tested returns the number of comparisons that had enough samples.
 func (d Difference) tested() int { return len(d.Changes) - len(d.Of(TooFew)) }
 
-// warnings say why two reports may not be comparable.
+// warnings returns the reasons for which two reports may not be comparable.
 func warnings(a, b bench.Report) (all []string) {
 	differ := func(what, x, y string) {
 		if x != y {

@@ -10,7 +10,7 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// reportOf makes a report with a result for each set of samples.
+// reportOf returns a report with a result for each set of samples.
 func reportOf(better bench.Better, samples ...[]float64) bench.Report {
 	r := bench.Report{Format: bench.Format, Scale: "standard", Systems: []bench.System{{Name: "sqlite", Version: "3"}}}
 	for i, s := range samples {
@@ -56,7 +56,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// One difference among many comparisons is what chance makes; many are not.
+// TestFalseDiscoveries checks that one difference among many comparisons is attributed to chance,
+// and that many differences are not.
 func TestFalseDiscoveries(t *testing.T) {
 	t.Parallel()
 	run := func(changed int) Difference {
@@ -91,7 +92,8 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// The text names what changed, what stands in one report only, and why the two may not compare.
+// TestCompareText checks that the text names what changed, what only one report has, and why the
+// two may not be comparable.
 func TestCompareText(t *testing.T) {
 	t.Parallel()
 	a, b := reportOf(bench.More, low, high, low[:2], low), reportOf(bench.More, high, low, high[:2], low)

@@ -11,7 +11,8 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// Compare writes what changed from a to b beyond the noise of their samples, and returns it.
+// Compare writes the changes from a to b that exceed the noise of their samples, and returns the
+// difference.
 func Compare(w io.Writer, a, b bench.Report) (Difference, error) {
 	d := Diff(a, b)
 	var out strings.Builder
@@ -72,7 +73,7 @@ func (d Difference) write(out *strings.Builder, v Verdict, about string) {
 	write(out, table)
 }
 
-// relative is the change of the median as a part of the former one.
+// relative returns the change of the median as a fraction of the former median.
 func (c Change) relative() float64 {
 	if c.A == 0 {
 		return math.Inf(1)
@@ -105,7 +106,7 @@ func (d Difference) writeMethod(out *strings.Builder) {
 		"machine. Repeat both before you act on a small change.\n")
 }
 
-// fewest is the smallest number of samples of a comparison.
+// fewest returns the smallest number of samples of any comparison.
 func (d Difference) fewest() int {
 	least := math.MaxInt
 	for _, c := range d.Changes {
@@ -116,7 +117,7 @@ func (d Difference) fewest() int {
 	return least
 }
 
-// name is a result in a line.
+// name returns a one-line description of a result.
 func name(r bench.Result) string {
 	words := slices.DeleteFunc([]string{r.Part, r.Group, r.System, r.Side, setting(r.Params)}, func(w string) bool { return w == "" })
 	return strings.Join(words, " / ")

@@ -2,7 +2,7 @@
 // page, and compares two reports.
 //
 // Every result of a report appears at least in a table. The list plots declares which of them are
-// drawn, too; a group that the list does not name gets one plot of its first metric. Emulators and
-// stores that keep nothing on disk are drawn in panels apart, with axes of their own, so that no
-// figure of theirs stands beside that of an engine.
+// also drawn; a group that the list does not name gets one plot, of its first metric. Emulators,
+// and stores that keep nothing on disk, are drawn in separate panels with axes of their own, so
+// that none of their figures is next to an engine's.
 package show

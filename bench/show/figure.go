@@ -36,8 +36,8 @@ type entry struct {
 // colors is the number of colors of the page; further series use them again, with other markers.
 const colors = 8
 
-// facetsShown is the number of settings beside the horizontal axis that each have a figure; those
-// of more are in the table. Beyond it a reader compares no longer, but searches.
+// facetsShown is the maximum number of figures for settings other than the horizontal axis: 4. A
+// reader cannot compare more at a glance; the table has the rest.
 const facetsShown = 4
 
 // figures draws a group as its plot declares.
@@ -60,8 +60,8 @@ func (v *view) figures(g group) (all []figure) {
 	return all
 }
 
-// facetsOf splits results by their parameters other than x. What has only one value of x makes no
-// line; if that is all there is, the results stay together.
+// facetsOf splits results by their parameters other than x. A facet with only one value of x cannot
+// be drawn as a line; if all facets are like that, the results stay together.
 func facetsOf(results []bench.Result, x string) (facets [][]bench.Result) {
 	var at []map[string]string
 	for _, r := range results {
@@ -88,7 +88,7 @@ func without(params map[string]string, name string) map[string]string {
 	return rest
 }
 
-// figure draws one metric; facets are those beside which the results stand, if any.
+// figure draws one metric; facets are the facets to which the results belong, if any.
 func (v *view) figure(g group, p Plot, c column, results []bench.Result, facets [][]bench.Result) figure {
 	f := figure{Title: g.Title() + ": " + title(c), Caption: p.Caption}
 	if !strings.HasPrefix(c.Name, "of ") && strings.HasPrefix(p.Caption, "1 is ") {
@@ -110,7 +110,7 @@ func (v *view) figure(g group, p Plot, c column, results []bench.Result, facets 
 	return f
 }
 
-// title names a metric for people.
+// title returns a metric's name for display.
 func title(c column) string {
 	switch {
 	case c.Name == bench.Rate && c.Unit != "":
@@ -122,8 +122,8 @@ func title(c column) string {
 	}
 }
 
-// palette numbers the sides of a group, so that one side has one color in all panels: a store's
-// by its name, a peer's by its system and name.
+// palette assigns a color number to each side of a group, the same in all panels: by name for a
+// store's side, by system and name for a peer's.
 func (v *view) palette(results []bench.Result) map[string]int {
 	numbers := make(map[string]int)
 	for _, s := range v.sides(results) {
@@ -136,7 +136,7 @@ func (v *view) palette(results []bench.Result) map[string]int {
 
 func hasKey(m map[string]int, key string) bool { _, ok := m[key]; return ok }
 
-// label names a side within a panel: a store's is clear from the panel.
+// label returns a side's name within a panel. A store's system is clear from the panel.
 func (v *view) label(s side) string {
 	if v.systems[s.System].Peer {
 		return s.String()
@@ -160,7 +160,8 @@ func (v *view) homes(results []bench.Result) (all [][]bench.Result) {
 	return all
 }
 
-// panels makes a panel for each engine. Those that stand apart have an axis each, and the others have one in common. Peers on the same engine are in the panel of its store.
+// panels makes a panel for each engine. Panels that stand apart have an axis each, and the others
+// share one. Peers on the same engine are in the panel of its store.
 func (v *view) panels(p Plot, c column, results []bench.Result, lines, apart bool, palette map[string]int) (all []panel) {
 	axis := axisFor(c, results)
 	for _, results := range v.homes(results) {
@@ -180,9 +181,9 @@ func (v *view) panels(p Plot, c column, results []bench.Result, lines, apart boo
 	return all
 }
 
-// home returns the system in whose panel the results of a system are drawn: a peer's is the store
-// that it took turns with, which precedes it in the report. A peer whose figures stand apart while
-// those of the store do not has a panel of its own.
+// home returns the system in whose panel a system's results are drawn: for a peer, the store that
+// it took turns with, which precedes it in the report. A peer whose figures stand apart while those
+// of the store do not has a panel of its own.
 func (v *view) home(system string) string {
 	if !v.systems[system].Peer {
 		return system
@@ -202,7 +203,7 @@ func (v *view) home(system string) string {
 	return home
 }
 
-// marks warns of figures that must not be ranked.
+// marks returns warnings about figures that must not be ranked.
 func marks(s bench.System) (all []string) {
 	if s.Emulated() {
 		all = append(all, "emulator")

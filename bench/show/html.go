@@ -29,11 +29,11 @@ var page = template.Must(template.New("page.html").Funcs(template.FuncMap{
 	"where":    where,
 }).ParseFS(files, "page.html", "chart.html", "page.css"))
 
-// HTML writes the report as one page: no scripts, nothing from elsewhere, and nothing that the
-// report holds is taken for markup.
+// HTML writes the report as one page without scripts and without external resources. All text of
+// the report is escaped.
 func HTML(w io.Writer, r bench.Report) error {
 	v := newView(r)
-	var b bytes.Buffer // so that half a page is never written
+	var b bytes.Buffer // so that a page is written completely or not at all
 	if err := page.Execute(&b, v); err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func HTML(w io.Writer, r bench.Report) error {
 	return err
 }
 
-// printable replaces what a page may not hold.
+// printable replaces characters that a page may not contain.
 func printable(r rune) rune {
 	if unicode.IsControl(r) && r != '\n' && r != '\t' {
 		return ' '
@@ -49,7 +49,7 @@ func printable(r rune) rune {
 	return r
 }
 
-// Verdict is the class of the result: passed, failed or incomplete.
+// Verdict returns the class of the result: passed, failed or incomplete.
 func (v *view) Verdict() string {
 	switch {
 	case len(v.Faults) > 0:
@@ -61,7 +61,7 @@ func (v *view) Verdict() string {
 	}
 }
 
-// Section is a part with what the page draws of it.
+// Section is a part with its figures and tables on the page.
 type Section struct {
 	part
 	Blocks []Block
@@ -74,7 +74,7 @@ type Block struct {
 	Table   table
 }
 
-// Sections are the parts of the page.
+// Sections returns the parts of the page.
 func (v *view) Sections() (all []Section) {
 	for _, p := range v.Parts {
 		s := Section{part: p}
@@ -91,7 +91,7 @@ type table struct {
 	Params   []string
 	Columns  []column
 	Rows     []row
-	Verified bool // some row says what was read back
+	Verified bool // some row describes what was read back
 }
 
 type row struct {
@@ -145,14 +145,14 @@ type Promise struct {
 	Late  []Late
 }
 
-// Late is what happened to the write of a holder that was paused beyond its lease.
+// Late is the outcome of a late write by a holder that was paused beyond its lease.
 type Late struct {
 	Side   string
 	Stored bool
 	Detail string
 }
 
-// Promises has a row for each measured system: stores and their peers side by side.
+// Promises returns a row for each measured system: stores and their peers side by side.
 func (v *view) Promises() (all []Promise) {
 	for _, s := range v.Measured() {
 		p := Promise{System: s, Marks: marks(s)}
@@ -172,6 +172,6 @@ func (v *view) Promises() (all []Promise) {
 	return all
 }
 
-// pausePart is the part that pauses a holder beyond its lease. Its metric that has "stored" in its
-// name counts the late writes that a store kept.
+// pausePart is the part that pauses a holder beyond its lease. Its metric with "stored" in its name
+// counts the late writes that a store kept.
 const pausePart = "pause"

@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// JSON writes the report as ReadJSON reads it. Samples that are no numbers, which JSON cannot
-// hold, are left out.
+// JSON writes the report in the form that ReadJSON reads. It leaves out infinite samples and NaNs,
+// which JSON cannot represent.
 func JSON(w io.Writer, r bench.Report) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
@@ -20,8 +20,8 @@ func JSON(w io.Writer, r bench.Report) error {
 	return enc.Encode(finite(r))
 }
 
-// finite returns the report without samples that are infinite or no numbers, such as a rate of
-// nothing in no time, and notes them.
+// finite returns the report without samples that are infinite or NaN, such as a rate over no time,
+// and notes their removal.
 func finite(r bench.Report) bench.Report {
 	r.Results, r.Notes = slices.Clone(r.Results), slices.Clone(r.Notes)
 	for i := range r.Results {
@@ -42,8 +42,8 @@ func finite(r bench.Report) bench.Report {
 	return r
 }
 
-// ReadJSON reads a report that JSON wrote. It refuses a document that is no report, and one whose
-// format is newer than this program.
+// ReadJSON reads a report that JSON wrote. It refuses a document that is not a report, and a format
+// newer than this program's.
 func ReadJSON(r io.Reader) (bench.Report, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {

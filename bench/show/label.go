@@ -14,7 +14,7 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// number formats a figure with about three significant digits, and thousands apart.
+// number formats a figure with about three significant digits and separated thousands.
 func number(v float64) string {
 	switch abs := math.Abs(v); {
 	case v == 0:
@@ -56,12 +56,12 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'g', 4, 64)
 }
 
-// withUnit is "2,310 wins/s"; a ratio or a count stands alone.
+// withUnit formats a figure with its unit, "2,310 wins/s"; a ratio or a count has none.
 func withUnit(v float64, unit string) string {
 	return strings.TrimSpace(number(v) + " " + unit)
 }
 
-// header names a metric with its unit, for a column or an axis.
+// header returns a metric's name with its unit, for a column or an axis.
 func header(name, unit string) string {
 	switch {
 	case unit == "":
@@ -73,7 +73,7 @@ func header(name, unit string) string {
 	}
 }
 
-// setting describes parameters: "16 contenders, id: yes". Those in skip are left out.
+// setting formats parameters, "16 contenders, id: yes", without those in skip.
 func setting(params map[string]string, skip ...string) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(params)) {
@@ -124,7 +124,7 @@ func compareValues(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// duration is a time for people: "2 min 5 s".
+// duration formats a time for display, "2 min 5 s".
 func duration(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -138,7 +138,7 @@ func duration(d time.Duration) string {
 	}
 }
 
-// memory is a size for people.
+// memory formats a size for display.
 func memory(bytes int64) string {
 	if bytes <= 0 {
 		return "unknown"
@@ -148,7 +148,7 @@ func memory(bytes int64) string {
 
 func date(t time.Time) string { return t.UTC().Format("2 January 2006, 15:04 UTC") }
 
-// count is "1 fault" or "3 faults".
+// count formats a count with its noun, "1 fault" or "3 faults".
 func count(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -156,7 +156,7 @@ func count(n int, what string) string {
 	return thousands(strconv.Itoa(n)) + " " + what
 }
 
-// plain returns a text on one line, without what a terminal would take for a command.
+// plain returns a text on one line, without characters that a terminal would interpret.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -25,7 +25,7 @@ type chart struct {
 	YLabel string
 	XTicks []mark
 	YTicks []mark
-	One    *float64 // height of the line of a ratio of 1
+	One    *float64 // height of the line at ratio 1
 	Series []series
 }
 
@@ -98,7 +98,7 @@ func (v *view) lines(p Plot, c column, results []bench.Result, y axis, palette m
 	return ch, legend
 }
 
-// spread is a figure with the range of its samples.
+// spread formats a figure with the range of its samples.
 func spread(m bench.Metric) string {
 	return fmt.Sprintf("%s (%s)", withUnit(m.Value(), m.Unit), sampleRange(m))
 }
@@ -114,7 +114,8 @@ func point(x, y float64) string { return fmt.Sprintf("%g,%g", x, y) }
 
 func round(v float64) float64 { return float64(int(v*10+0.5)) / 10 }
 
-// marker is the path of the marker of a series: those of one color differ by form.
+// marker returns the path of a series' marker. Series of the same color differ by the marker's
+// form.
 func marker(series int, x, y, r float64) template.HTMLAttr {
 	var d string
 	switch series % 5 {
@@ -126,8 +127,8 @@ func marker(series int, x, y, r float64) template.HTMLAttr {
 		d = fmt.Sprintf("M%g %gL%g %gL%g %gz", x, round(y-r*1.25), round(x+r*1.2), round(y+r), round(x-r*1.2), round(y+r))
 	case 3: // a diamond
 		d = fmt.Sprintf("M%g %gL%g %gL%g %gL%g %gz", x, round(y-r*1.35), round(x+r*1.35), y, x, round(y+r*1.35), round(x-r*1.35), y)
-	default: // a triangle on its point
+	default: // a triangle that points down
 		d = fmt.Sprintf("M%g %gL%g %gL%g %gz", x, round(y+r*1.25), round(x+r*1.2), round(y-r), round(x-r*1.2), round(y-r))
 	}
-	return template.HTMLAttr(`d="` + d + `"`) // #nosec G203: made of numbers alone
+	return template.HTMLAttr(`d="` + d + `"`) // consists of numbers only
 }

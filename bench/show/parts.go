@@ -8,7 +8,7 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// Parts writes what each part of the benchmark measures.
+// Parts writes a description of each part of the benchmark.
 func Parts(w io.Writer, parts []bench.Part) error {
 	var b strings.Builder
 	for i, p := range parts {
@@ -21,10 +21,10 @@ func Parts(w io.Writer, parts []bench.Part) error {
 	return err
 }
 
-// textWidth is the width of prose on a terminal.
+// textWidth is the width of prose on a terminal, in columns.
 const textWidth = 96
 
-// wrap breaks a text into lines, each after indent.
+// wrap breaks a text into lines that each begin with indent.
 func wrap(text, indent string) string {
 	var lines []string
 	line := indent

@@ -14,13 +14,13 @@ type Plot struct {
 	// X is the parameter of the horizontal axis. A plot without one, or whose results have only
 	// one value of it, is drawn as bars.
 	X string
-	// Y are the metrics, each with a figure of its own. A * stands for any text.
+	// Y names the metrics, each drawn in a figure of its own. A * matches any text.
 	Y       []string
 	Bars    bool   // also where X has several values
-	Caption string // how to read it
+	Caption string // explains how to read the plot
 }
 
-// plots are the plots of a report. The first that matches a group draws it.
+// plots declares the plots of a report. The first plot that matches a group draws it.
 var plots = []Plot{
 	{Part: "cas", X: "contenders", Y: []string{bench.Rate, "winner p50", "winner p99", "loser p50", "attempts per win"}},
 	{Part: "pause", Y: []string{"takeover"}, Bars: true},
@@ -49,7 +49,7 @@ var plots = []Plot{
 	},
 }
 
-// plotOf returns the declaration for a group, or one for its first metric.
+// plotOf returns the declaration for a group, or a declaration of its first metric.
 func plotOf(g group) Plot {
 	p := Plot{Part: g.Part}
 	for _, declared := range plots {
@@ -70,10 +70,10 @@ func plotOf(g group) Plot {
 	return p
 }
 
-// plotted are the columns of a group that its plot draws.
+// plotted returns the columns of a group that its plot draws.
 func plotted(g group) []column { return matching(plotOf(g).Y, g.columns()) }
 
-// matching returns the columns that the patterns name, in the order of the patterns.
+// matching returns the columns that the patterns match, in the order of the patterns.
 func matching(patterns []string, columns []column) (all []column) {
 	for _, pattern := range patterns {
 		for _, c := range columns {

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// sampleReport is a report like that of a full run: stores, peers, emulators, an engine that is
-// missing, a fault and notes. Its figures are made up, always the same.
+// sampleReport returns a report like that of a full run: stores, peers, emulators, a missing
+// engine, a fault and notes. Its figures are invented and always the same.
 func sampleReport() bench.Report {
 	random := rand.New(rand.NewPCG(1, 2))
 	samples := func(around float64, n int) (all []float64) {

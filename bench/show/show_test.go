@@ -32,7 +32,8 @@ func textOf(t *testing.T, r bench.Report) string {
 	return b.String()
 }
 
-// Every result has a row in a table of the page, and every figure is in the text.
+// TestEveryResultIsShown checks that every result has a row in a table of the page, and that every
+// figure is in the text.
 func TestEveryResultIsShown(t *testing.T) {
 	t.Parallel()
 	r := sampleReport()
@@ -50,14 +51,15 @@ func TestEveryResultIsShown(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"furlongs", "oddity"} { // of a part that no plot names
+	for _, want := range []string{"furlongs", "oddity"} { // from a part that no plot names
 		if !strings.Contains(page, want) || !strings.Contains(text, want) {
 			t.Errorf("%q is not in both forms", want)
 		}
 	}
 }
 
-// What the report says is text, never markup; the page loads nothing and is well-formed.
+// TestPageIsSelfContained checks that the report's text is escaped, that the page loads nothing,
+// and that it is well-formed.
 func TestPageIsSelfContained(t *testing.T) {
 	t.Parallel()
 	page := pageOf(t, sampleReport())
@@ -93,7 +95,8 @@ func TestPageIsSelfContained(t *testing.T) {
 	}
 }
 
-// Faults and missing engines are in both forms, and make the verdict.
+// TestFaultsAndMissing checks that faults and missing engines are in both forms, and determine the
+// verdict.
 func TestFaultsAndMissing(t *testing.T) {
 	t.Parallel()
 	r := sampleReport()
@@ -116,8 +119,8 @@ func TestFaultsAndMissing(t *testing.T) {
 	}
 }
 
-// No emulator and no store without a disk is in a panel beside an engine, and the figures of
-// emulators do not stretch the axes of engines.
+// TestEmulatorsStandApart checks that no emulator and no store without a disk shares a panel with
+// an engine, and that the figures of emulators do not stretch the axes of engines.
 func TestEmulatorsStandApart(t *testing.T) {
 	t.Parallel()
 	v := newView(sampleReport())
@@ -144,7 +147,8 @@ func TestEmulatorsStandApart(t *testing.T) {
 	}
 }
 
-// A line chart has labelled axes, all sides of its engine and the peers that took turns with it.
+// TestLines checks that a line chart has labelled axes, all sides of its engine and the peers that
+// took turns with it.
 func TestLines(t *testing.T) {
 	t.Parallel()
 	v := newView(sampleReport())
@@ -175,7 +179,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// The whisker of a bar holds its median, and a ratio has the line of 1 on its axis.
+// TestBars checks that the whisker of a bar contains its median, and that a ratio has a line at 1.
 func TestBars(t *testing.T) {
 	t.Parallel()
 	v := newView(sampleReport())
@@ -233,7 +237,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// Samples that are no numbers reach neither the JSON nor the axes.
+// TestNoNumbers checks that samples that are NaN or infinite reach neither the JSON nor the axes.
 func TestNoNumbers(t *testing.T) {
 	t.Parallel()
 	r := bench.Report{Format: bench.Format, Results: []bench.Result{{Part: "x", System: "s", Metrics: []bench.Metric{

@@ -12,12 +12,12 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// lineWidth is what a table of the text may take; wider ones are cut into several.
+// lineWidth is the maximum width of a text table; wider tables are split.
 const lineWidth = 132 // columns: a wide terminal, and a page of a text editor
 
-// Text writes the report for a terminal. Each group has a table for each metric that is plotted,
-// with a row for each setting and a column for each system and side, and then one for the other
-// metrics with a row for each result. A figure is the median of its samples.
+// Text writes the report for a terminal. Each group has a table for each plotted metric, with a row
+// for each setting and a column for each system and side, and then one table for the other metrics
+// with a row for each result. A figure is the median of its samples.
 func Text(w io.Writer, r bench.Report) error {
 	v := newView(r)
 	var b strings.Builder
@@ -40,7 +40,7 @@ func Text(w io.Writer, r bench.Report) error {
 	return err
 }
 
-// Result says in one sentence what the run found.
+// Result returns the outcome of the run in one sentence.
 func (v *view) Result() string {
 	words := count(len(v.Results), "result") + " of " + count(len(v.Measured()), "system")
 	if n := len(v.Missing()); n > 0 {
@@ -55,7 +55,7 @@ func (v *view) Result() string {
 	return words + "; no faults"
 }
 
-// ScaleText names the scale, and warns of figures that mean nothing.
+// ScaleText returns the name of the scale, and a warning if its figures mean nothing.
 func (v *view) ScaleText() string {
 	if v.Scale == bench.Smoke().Name {
 		return "scale smoke, whose figures mean nothing"
@@ -63,7 +63,7 @@ func (v *view) ScaleText() string {
 	return "scale " + cmp.Or(plain(v.Scale), "unknown")
 }
 
-// machine describes a machine in a line.
+// machine formats a machine's description in one line.
 func machine(m bench.Machine) string {
 	text := fmt.Sprintf("%s, %s, %s memory, %s, %s", cmp.Or(m.CPU, "an unknown CPU"), count(m.Cores, "core"), memory(m.Memory), cmp.Or(m.OS, "an unknown system"), m.Go)
 	if m.SyncMS > 0 {
@@ -130,7 +130,7 @@ func (v *view) textGroup(b *strings.Builder, g group) {
 	write(b, table)
 }
 
-// mark names a side; that of an emulator has a star.
+// mark returns a side's name; a side of an emulator has a star.
 func (v *view) mark(s side) string {
 	if v.systems[s.System].Emulated() {
 		return s.System + "* " + s.Side
@@ -156,7 +156,7 @@ func value(r bench.Result, c column) string {
 	return ""
 }
 
-// write writes a table whose first row is its head and whose first column names the rows. It cuts
+// write writes a table whose first row is its head and whose first column names the rows. It splits
 // a table that is too wide into several, and leaves out rows that are empty in one of these.
 func write(b *strings.Builder, table [][]string) {
 	widths := make([]int, len(table[0]))
@@ -186,7 +186,8 @@ func write(b *strings.Builder, table [][]string) {
 	}
 }
 
-// textTable is a metric of one engine: a row for each setting, a column for each side.
+// textTable writes the table of a metric of one engine: a row for each setting, a column for each
+// side.
 func (v *view) textTable(b *strings.Builder, home []bench.Result, c column, varying []string) {
 	order := v.sides(home)
 	table := [][]string{{v.headline(v.home(order[0].System))}}
@@ -207,7 +208,7 @@ func (v *view) textTable(b *strings.Builder, home []bench.Result, c column, vary
 	}
 }
 
-// headline names an engine, with what forbids to rank it.
+// headline returns an engine's name, with the reasons for which it must not be ranked.
 func (v *view) headline(system string) string {
 	if m := marks(v.systems[system]); len(m) > 0 {
 		return system + " (" + strings.Join(m, ", ") + ")"
@@ -215,7 +216,7 @@ func (v *view) headline(system string) string {
 	return system
 }
 
-// only describes the parameters that vary.
+// only formats the parameters that vary.
 func only(params map[string]string, varying []string) string {
 	kept := make(map[string]string)
 	for _, name := range varying {

@@ -17,7 +17,7 @@ type view struct {
 	systems map[string]bench.System
 }
 
-// part is what one part of the benchmark measured.
+// part holds the results of one part of the benchmark.
 type part struct {
 	Name, Title, Doc string
 	Groups           []group
@@ -25,7 +25,7 @@ type part struct {
 	Notes            []bench.Note
 }
 
-// group is a set of results that belong into one table.
+// group is a set of results that share one table.
 type group struct {
 	Part, Name string
 	Results    []bench.Result
@@ -69,7 +69,7 @@ func newView(r bench.Report) *view {
 	return v
 }
 
-// part returns the part of a name, and adds it if there is none.
+// part returns the part with the given name, and adds it if necessary.
 func (v *view) part(name string) *part {
 	for i := range v.Parts {
 		if v.Parts[i].Name == name {
@@ -86,7 +86,7 @@ func (v *view) part(name string) *part {
 	return &v.Parts[len(v.Parts)-1]
 }
 
-// GeneralFaults are those of no part, such as an engine that did not start.
+// GeneralFaults returns the faults that belong to no part, such as an engine that did not start.
 func (v *view) GeneralFaults() (all []bench.Fault) {
 	for _, f := range v.Faults {
 		if f.Part == "" {
@@ -96,7 +96,7 @@ func (v *view) GeneralFaults() (all []bench.Fault) {
 	return all
 }
 
-// GeneralNotes are those of no part.
+// GeneralNotes returns the notes that belong to no part.
 func (v *view) GeneralNotes() (all []bench.Note) {
 	for _, n := range v.Notes {
 		if n.Part == "" {
@@ -106,14 +106,14 @@ func (v *view) GeneralNotes() (all []bench.Note) {
 	return all
 }
 
-// apart reports whether the figures of a system must not stand beside those of an engine: it is an
-// emulator, keeps nothing on disk, or the report does not describe it.
+// apart reports whether a system's figures must not be next to an engine's: the system is an
+// emulator, keeps nothing on disk, or is not described in the report.
 func (v *view) apart(system string) bool {
 	s, ok := v.systems[system]
 	return !ok || s.Emulated() || !s.Durable
 }
 
-// Missing are the systems without results.
+// Missing returns the systems without results.
 func (v *view) Missing() (all []bench.System) {
 	for _, s := range v.Systems {
 		if s.Missing != "" {
@@ -123,7 +123,7 @@ func (v *view) Missing() (all []bench.System) {
 	return all
 }
 
-// Measured are the systems that were measured.
+// Measured returns the measured systems.
 func (v *view) Measured() (all []bench.System) {
 	for _, s := range v.Systems {
 		if s.Missing == "" {
@@ -133,7 +133,7 @@ func (v *view) Measured() (all []bench.System) {
 	return all
 }
 
-// rank orders systems as the report lists them.
+// rank returns the position of a system in the report.
 func (v *view) rank(system string) int {
 	i := slices.IndexFunc(v.Systems, func(s bench.System) bool { return s.Name == system })
 	if i < 0 {
@@ -142,13 +142,13 @@ func (v *view) rank(system string) int {
 	return i
 }
 
-// where describes a system in a few words: version, topology, tier.
+// where returns a short description of a system: version, topology, tier.
 func where(s bench.System) string {
 	words := slices.DeleteFunc([]string{s.Version, s.Topology, s.Tier}, func(w string) bool { return w == "" })
 	return strings.Join(words, " · ")
 }
 
-// Title names a group with its part.
+// Title returns the group's name, or its part's.
 func (g group) Title() string { return cmp.Or(g.Name, g.Part) }
 
 // column is a metric of a group.
@@ -159,7 +159,7 @@ type column struct {
 
 func (c column) Header() string { return header(c.Name, c.Unit) }
 
-// columns are the metrics of the group's results, in the order of their first appearance.
+// columns returns the metrics of the group's results, in the order of their first appearance.
 func (g group) columns() (all []column) {
 	for _, r := range g.Results {
 		for _, m := range r.Metrics {
@@ -171,7 +171,7 @@ func (g group) columns() (all []column) {
 	return all
 }
 
-// of returns the metric of a column.
+// of returns the metric of a result in this column.
 func (c column) of(r bench.Result) (bench.Metric, bool) {
 	for _, m := range r.Metrics {
 		if m.Name == c.Name && m.Unit == c.Unit && len(m.Samples) > 0 {
@@ -181,7 +181,7 @@ func (c column) of(r bench.Result) (bench.Metric, bool) {
 	return bench.Metric{}, false
 }
 
-// side is what a result measures, apart from its setting.
+// side identifies what a result measures, apart from its setting.
 type side struct{ System, Side string }
 
 func (s side) String() string {
@@ -193,7 +193,7 @@ func (s side) String() string {
 
 func sideOf(r bench.Result) side { return side{r.System, r.Side} }
 
-// sides are those of the group, by system in the order of the report.
+// sides returns the sides of the results, by system in the order of the report.
 func (v *view) sides(results []bench.Result) (all []side) {
 	for _, r := range results {
 		if s := sideOf(r); !slices.Contains(all, s) {
@@ -204,7 +204,7 @@ func (v *view) sides(results []bench.Result) (all []side) {
 	return all
 }
 
-// sorted are the results by setting, then by side.
+// sorted returns the results sorted by setting, then by side.
 func (v *view) sorted(results []bench.Result) []bench.Result {
 	order := v.sides(results)
 	all := slices.Clone(results)
@@ -217,7 +217,7 @@ func (v *view) sorted(results []bench.Result) []bench.Result {
 	return all
 }
 
-// settings are the different parameters of results, in order.
+// settings returns the distinct parameters of results, in order.
 func settings(results []bench.Result) (all []map[string]string) {
 	for _, r := range results {
 		if !slices.ContainsFunc(all, func(p map[string]string) bool { return maps.Equal(p, r.Params) }) {
@@ -228,7 +228,7 @@ func settings(results []bench.Result) (all []map[string]string) {
 	return all
 }
 
-// numeric reports whether a value of a parameter is a number.
+// numeric parses the value of a parameter as a number; ok is false if it is not one.
 func numeric(value string) (float64, bool) {
 	v, err := strconv.ParseFloat(value, 64)
 	return v, err == nil

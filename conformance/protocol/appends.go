@@ -11,9 +11,9 @@ import (
 func appendCases() []Case {
 	return []Case{
 		{Group: "T9", Name: "state-and-events-agree", Run: stateAndEventsAgree,
-			Doc: "Concurrent appends to one session all succeed; whenever it is read, its state has the delta of each of its events and of no other."},
+			Doc: "Concurrent appends to one session all succeed. Whenever the session is read, its state has the deltas of exactly its events."},
 		{Group: "T9", Name: "first-appends-create-one-session", Run: firstAppends,
-			Doc: "Concurrent appends to an absent session make one session with all events."},
+			Doc: "Concurrent appends to an absent session create one session with all events."},
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 func atomicCases() []Case {
 	return []Case{
 		{Group: "T1", Name: "rows-counter-and-journal-agree", Run: rowsAndJournalAgree,
-			Doc: "After concurrent writes to one run each row has the seq of the entry that begins it, each entry one seq, and the counter is the last one."},
+			Doc: "After concurrent writes to one run each row has the seq of the entry that begins it, seqs are unique, and the counter is the last seq."},
 		{Group: "T1", Name: "given-up-calls-are-whole-or-absent", Run: givenUpCalls,
-			Doc: "A write whose caller gave up is applied with its journal entry or not at all, and its repeat completes it."},
+			Doc: "A write whose caller cancelled it is applied with its journal entry or not at all, and repeating the write completes it."},
 	}
 }
 

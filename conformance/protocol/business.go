@@ -13,9 +13,9 @@ func businessCases() []Case {
 	needs := []Need{NeedBusinessKeys}
 	return []Case{
 		{Group: "T5", Name: "one-effect-over-runs", Needs: needs, Run: oneEffectOverRuns,
-			Doc: "Of several runs that begin an effect of one business key at the same time one has it, and all are answered it."},
+			Doc: "When several runs begin an effect with the same business key concurrently, one run has the effect, and all get it in reply."},
 		{Group: "T5", Name: "given-up-creators", Needs: needs, Run: givenUpCreators,
-			Doc: "Creators that give up in the middle leave one effect or none, and the next creator is answered the only one."},
+			Doc: "Creators that are cancelled midway leave at most one effect, and the next creator gets the only effect in reply."},
 	}
 }
 

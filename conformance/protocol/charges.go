@@ -5,9 +5,9 @@ import "github.com/tapestore/tapestore/tapeserver/tapepb"
 func chargeCases() []Case {
 	return []Case{
 		{Group: "T12", Name: "charges-add-up", Run: chargesAddUp,
-			Doc: "64 concurrent charges of one run all succeed, and the sums are theirs."},
+			Doc: "64 concurrent charges of one run all succeed, and the totals are their sums."},
 		{Group: "T12", Name: "caps-and-charges", Run: capsAndCharges,
-			Doc: "Caps that are set while charges are made lose none of them."},
+			Doc: "Setting caps during charges loses no charge."},
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 func budgetCases() []Case {
 	return []Case{
 		{Group: "budgets", Check: 49, Name: "cap", Run: budgetCap,
-			Doc: "AdmitBudget refuses what would exceed a cap, with the reason; SetBudget keeps what was spent."},
+			Doc: "AdmitBudget refuses a charge that would exceed a cap, with the reason; SetBudget keeps the spent totals."},
 		{Group: "budgets", Check: 50, Name: "no-budget-no-cap", Run: noBudget,
 			Doc: "Without a budget everything is admitted."},
 	}

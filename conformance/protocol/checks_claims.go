@@ -21,9 +21,9 @@ func claimedCases() []Case {
 	needs := []Need{NeedReactions, NeedValues}
 	return []Case{
 		{Group: "tasks", Check: 69, Name: "claimed-and-completed", Needs: needs, Run: taskClaimedAndCompleted,
-			Doc: "A claimed task is CLAIMED by its owner and by no one else; its owner completes it once."},
+			Doc: "A claimed task is CLAIMED by its owner only, and the owner completes it once."},
 		{Group: "tasks", Check: 71, Name: "stale-claim", Needs: needs, Run: taskStaleClaim,
-			Doc: "An owner whose claim has lapsed and who was followed by another one changes nothing."},
+			Doc: "A report of an owner whose claim has expired and was followed by another owner's claim changes nothing."},
 		{Group: "tasks", Check: 72, Name: "dead-letters", Needs: needs, Run: taskDeadLetters,
 			Doc: "A task that fails dlq_after_n times, or for good, becomes DLQ."},
 		{Group: "tasks", Check: 73, Name: "debounce", Needs: needs, Run: taskDebounce,

@@ -14,7 +14,7 @@ func compactionCases() []Case {
 		{Group: "compaction", Check: 75, Name: "bodies-are-blank", Run: bodiesAreBlank,
 			Doc: "CompactRun blanks the bodies of a settled run and nothing else, counts them, and does so once."},
 		{Group: "compaction", Check: 76, Name: "unsettled-is-refused", Run: unsettledIsRefused,
-			Doc: "A run that goes on, one with an UNKNOWN effect and one with an open obligation are not compacted."},
+			Doc: "A run that has not ended, a run with an UNKNOWN effect and a run with an open obligation are not compacted."},
 		{Group: "compaction", Check: 77, Name: "compactable-runs-are-listed", Run: compactableListed,
 			Doc: "ListCompactableRuns lists runs that ended before a time and were not compacted."},
 	}

@@ -17,11 +17,11 @@ func effectCases() []Case {
 		{Group: "effects", Check: 19, Name: "derived-key-without-a-decision", Run: derivedKey(-1, "post_gl", "no-decision"),
 			Doc: "The key of an effect without a decision says so."},
 		{Group: "effects", Check: 20, Name: "begin-again-is-the-same-effect", Run: beginEffectAgain,
-			Doc: "BeginEffect of a key that the run has returns the effect as it is."},
+			Doc: "BeginEffect with an existing key of the run returns the effect unchanged."},
 		{Group: "effects", Check: 21, Name: "outcome-is-replayed", Run: outcomeIsReplayed,
-			Doc: "GetEffect and BeginEffect answer the outcome that CompleteEffect recorded."},
+			Doc: "GetEffect and BeginEffect return the outcome that CompleteEffect recorded."},
 		{Group: "effects", Check: 22, Name: "first-outcome-stays", Run: firstOutcomeStays,
-			Doc: "A second completion is answered the first outcome, and journals nothing."},
+			Doc: "A second completion returns the first outcome, and journals nothing."},
 		{Group: "effects", Check: 23, Name: "custom-key", Run: customKey,
 			Doc: "A custom key is the key, character by character."},
 		{Group: "effects", Check: 24, Name: "complete-before-begin", Run: completeBeforeBegin,
@@ -39,7 +39,7 @@ func effectCases() []Case {
 		{Group: "effects", Check: 30, Name: "business-key-needs-a-connector", Run: businessKeyNeedsConnector,
 			Doc: "A business key without a connector is refused."},
 		{Group: "effects", Check: 31, Name: "business-key-over-runs", Needs: []Need{NeedBusinessKeys}, Run: businessKeyOverRuns,
-			Doc: "A second run that names a connector's business key is answered the first run's effect; under another connector it is another effect."},
+			Doc: "A second run that names a connector's business key gets the first run's effect in reply; under another connector the key is another effect."},
 	}
 }
 

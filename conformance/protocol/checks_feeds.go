@@ -18,9 +18,9 @@ func feedCases() []Case {
 		{Group: "feeds", Check: 59, Name: "all-entries", Needs: []Need{NeedFeeds, NeedValues}, Run: allEntries,
 			Doc: "SubscribeBySubject of everything sends the entries of runs and values with subjects, in ascending global_seq above 0."},
 		{Group: "feeds", Check: 60, Name: "pattern-and-predicate", Needs: needs, Run: patternAndPredicate,
-			Doc: "SubscribeBySubject sends what matches its pattern and its predicate, nothing else, until its caller ends it; a predicate with a fault selects nothing."},
+			Doc: "SubscribeBySubject sends exactly the entries that match its pattern and its predicate, until the caller ends it; a faulty predicate selects nothing."},
 		{Group: "feeds", Check: 61, Name: "relay", Needs: needs, Run: relay,
-			Doc: "A relay that keeps the last number as its cursor, and reads in passes, gets each entry once, those that exist at once."},
+			Doc: "A relay that keeps the last number as its cursor, and reads in passes, gets each entry once, and existing entries without delay."},
 		{Group: "feeds", Check: 62, Name: "kind", Needs: needs, Run: feedOfKind,
 			Doc: "SubscribeEvents of a kind sends the entries of that kind, from the beginning on, each once."},
 	}
@@ -45,7 +45,7 @@ func opened(t T, cancel context.CancelFunc, stream grpc.ServerStreamingClient[ta
 // bySubject subscribes by subject. The caller cancels the feed.
 func (p *Process) bySubject(t T, pattern, predicate string, from int64) *feed {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	stream, err := p.Try.SubscribeBySubject(ctx, &tapepb.SubscribeBySubjectRequest{SubjectPattern: pattern, PredicateCel: predicate, FromGlobalSeq: from})
 	f := opened(t, cancel, stream, err)
 	f.last = from
@@ -55,7 +55,7 @@ func (p *Process) bySubject(t T, pattern, predicate string, from int64) *feed {
 // events subscribes to events. The caller cancels the feed.
 func (p *Process) events(t T, req *tapepb.SubscribeEventsRequest) *feed {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	stream, err := p.Try.SubscribeEvents(ctx, req)
 	return opened(t, cancel, stream, err)
 }

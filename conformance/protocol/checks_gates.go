@@ -9,11 +9,11 @@ import (
 func gateCases() []Case {
 	return []Case{
 		{Group: "gates", Check: 51, Name: "early-signal-is-kept", Run: earlySignal,
-			Doc: "A signal that comes before the run waits is found by AwaitSignal, each time."},
+			Doc: "AwaitSignal always finds a signal that arrived before the run waits."},
 		{Group: "gates", Check: 52, Name: "signal-releases-its-gate", Run: signalReleases,
-			Doc: "A run that waits is released by a signal at its gate, and by no other."},
+			Doc: "A waiting run is released by a signal at its gate, and by no other signal."},
 		{Group: "gates", Check: 53, Name: "signal-of-a-session", Run: signalOfSession,
-			Doc: "A signal without a run goes to the newest run of its session; a session without one is refused."},
+			Doc: "A signal without a run goes to the newest run of its session; for a session without runs it is refused."},
 	}
 }
 

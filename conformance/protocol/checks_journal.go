@@ -13,7 +13,7 @@ import (
 func journalCases() []Case {
 	return []Case{
 		{Group: "journal", Check: 12, Name: "stream-follows-the-run", Run: streamFollows,
-			Doc: "SubscribeRun sends what is there in strictly increasing seq, then what comes, also after the run's end, until its caller ends it."},
+			Doc: "SubscribeRun sends existing entries in strictly increasing seq, then new entries, also after the run's end, until the caller ends it."},
 		{Group: "journal", Check: 13, Name: "from-seq-is-inclusive", Run: fromSeq,
 			Doc: "SubscribeRun from a seq begins with that entry."},
 		{Group: "journal", Check: 14, Name: "first-and-last-entry", Run: firstAndLast,
@@ -21,14 +21,14 @@ func journalCases() []Case {
 		{Group: "journal", Check: 15, Name: "effect-entry-has-semantics-and-mode", Run: effectEntry,
 			Doc: "The entry that begins an effect has its semantics and its dispatch mode as numbers."},
 		{Group: "decisions", Check: 16, Name: "recorded-decision-is-found", Run: decisionIsFound,
-			Doc: "GetDecision returns what RecordDecision stored, and reports that another index has nothing."},
+			Doc: "GetDecision returns what RecordDecision stored, and reports that another index has no decision."},
 		{Group: "decisions", Check: 17, Name: "first-decision-stays", Run: firstDecisionStays,
 			Doc: "RecordDecision of a recorded index returns the first content, and journals nothing."},
 	}
 }
 
 func streamFollows(t T, e *Env) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	id := e.begin(t)
 	effect := e.beginEffect(t, &tapepb.BeginEffectRequest{RunId: id, ToolName: "look"})

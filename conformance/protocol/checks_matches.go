@@ -14,13 +14,13 @@ func matchCases() []Case {
 	needs := []Need{NeedReactions, NeedValues}
 	return []Case{
 		{Group: "reactions", Check: 63, Name: "match-is-one-task", Needs: needs, Run: matchIsOneTask,
-			Doc: "An entry whose subject matches a TASK reaction's pattern is one task; another entry is none."},
+			Doc: "An entry whose subject matches a TASK reaction's pattern gets exactly one task; other entries get none."},
 		{Group: "reactions", Check: 64, Name: "predicate", Needs: needs, Run: matchPredicate,
-			Doc: "Of the entries that match the pattern only those for which the predicate is true have tasks."},
+			Doc: "Of the entries that match the pattern, only those that satisfy the predicate get tasks."},
 		{Group: "reactions", Check: 65, Name: "malformed-predicate", Needs: needs, Run: malformedPredicate,
 			Doc: "A predicate with a syntax error matches nothing, and is no error."},
 		{Group: "reactions", Check: 66, Name: "bootstrap", Needs: needs, Run: bootstrap,
-			Doc: "A reaction registered from the head has no tasks for earlier entries, one registered from the start has; a later registration moves nothing."},
+			Doc: "A reaction registered from the head has no tasks for earlier entries, and a reaction registered from the start has them; registering again moves no cursor."},
 		{Group: "reactions", Check: 74, Name: "agent", Needs: needs, Run: agentReaction,
 			Doc: "A match of an AGENT reaction is a run of its app, which needs a driver, and no task."},
 	}

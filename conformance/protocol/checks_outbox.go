@@ -11,7 +11,7 @@ func outboxCases() []Case {
 		{Group: "outbox", Check: 32, Name: "listed-by-connector", Run: listedByConnector,
 			Doc: "ListEffectsToDispatch lists a new OUTBOX effect under its connector and under none, and never an INLINE one."},
 		{Group: "outbox", Check: 33, Name: "claim-excludes", Run: claimExcludes,
-			Doc: "A claimed effect is not granted to another dispatcher, which sees the holder, and leaves the list."},
+			Doc: "A claimed effect leaves the list and is not granted to another dispatcher, which sees the holder."},
 		{Group: "outbox", Check: 34, Name: "lapsed-claim-is-granted-again", Run: lapsedClaim,
 			Doc: "Once a claim has expired another dispatcher gets the effect."},
 		{Group: "outbox", Check: 35, Name: "attempt-without-a-retry-is-unknown", Run: attemptUnknown,
@@ -19,13 +19,13 @@ func outboxCases() []Case {
 		{Group: "outbox", Check: 36, Name: "attempt-with-a-retry-waits", Run: attemptRetry,
 			Doc: "A failed attempt with a next time leaves the effect PENDING, and listed from that time on."},
 		{Group: "outbox", Check: 37, Name: "absent-is-dispatched-again-or-failed", Run: absent37,
-			Doc: "An UNKNOWN effect that was seen ABSENT fails, or is dispatched again if it is IDEMPOTENT."},
+			Doc: "An UNKNOWN effect that was observed ABSENT fails, or is dispatched again if it is IDEMPOTENT."},
 		{Group: "outbox", Check: 38, Name: "duplicate-registers-an-obligation", Run: duplicate,
-			Doc: "An effect that was seen twice is CONFIRMED, and an obligation to reverse the second is registered."},
+			Doc: "An effect that was observed twice is CONFIRMED, and an obligation to reverse the second occurrence is registered."},
 		{Group: "outbox", Check: 39, Name: "observed-confirmed", Run: observedConfirmed,
 			Doc: "An observation confirms an effect and stores its reference. Later observations that do not find it change nothing."},
 		{Group: "outbox", Check: 40, Name: "claim-of-nothing", Run: claimOfNothing,
-			Doc: "A claim on an unknown key is not acquired, and no error."},
+			Doc: "A claim on an unknown key is not acquired, without an error."},
 	}
 }
 

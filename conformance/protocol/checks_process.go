@@ -37,7 +37,7 @@ func probes(t T, e *Env) {
 		code int
 		body string
 	}{{"/healthz", 200, "ok"}, {"/", 200, "ok"}, {"/readyz", 200, "ok"}, {"/nope", 404, "not found"}} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 		defer cancel()
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(e.target.Probes, "/")+c.path, nil)
 		if err != nil {

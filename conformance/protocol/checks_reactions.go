@@ -13,9 +13,9 @@ func reactionCases() []Case {
 	needs := []Need{NeedReactions}
 	return []Case{
 		{Group: "reactions", Check: 67, Name: "registered-twice-is-one", Needs: needs, Run: reactionUpsert,
-			Doc: "A reaction that is registered twice is listed once, with the later fields and the first creation; answers never say bootstrap_from_head."},
+			Doc: "A reaction that is registered twice is listed once, with the later fields and the first creation time; replies never contain bootstrap_from_head."},
 		{Group: "reactions", Check: 68, Name: "listed-until-deregistered", Needs: needs, Run: reactionList,
-			Doc: "ListReactions lists the live reactions, all or those of exactly one pattern; a deregistered one is gone until it is registered again."},
+			Doc: "ListReactions lists the live reactions, all or those of exactly one pattern; a deregistered reaction is not listed until it is registered again."},
 	}
 }
 

@@ -12,13 +12,13 @@ import (
 func runCases() []Case {
 	return []Case{
 		{Group: "runs", Check: 1, Name: "new-run", Run: newRun,
-			Doc: "BeginRun of a new key answers a new run with next_seq 0; its lease is the caller's, for the TTL."},
+			Doc: "BeginRun of a new key returns a new run with next_seq 0; the caller holds its lease for the TTL."},
 		{Group: "runs", Check: 2, Name: "begin-again-takes-over", Run: beginAgain,
-			Doc: "BeginRun of the same key by another owner answers the same run, and the lease is the new owner's."},
+			Doc: "BeginRun of the same key by another owner returns the same run, and the new owner holds the lease."},
 		{Group: "runs", Check: 3, Name: "another-invocation-is-another-run", Run: anotherInvocation,
 			Doc: "Two invocations of one session are two runs."},
 		{Group: "runs", Check: 4, Name: "terminal-run-stays-terminal", Run: terminalStays,
-			Doc: "BeginRun of a TERMINAL run answers it, and leaves it TERMINAL. So does ResumeRun, which revives no run that has ended."},
+			Doc: "BeginRun of a TERMINAL run returns the run, and leaves it TERMINAL. So does ResumeRun, which revives no run that has ended."},
 		{Group: "runs", Check: 5, Name: "no-such-run", Run: noSuchRun,
 			Doc: "GetRun, ResumeRun and EndRun of an unknown run are NOT_FOUND."},
 		{Group: "runs", Check: 6, Name: "identity-is-returned", Run: identityIsReturned,

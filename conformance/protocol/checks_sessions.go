@@ -15,13 +15,13 @@ func sessionCases() []Case {
 		{Group: "sessions", Check: 78, Name: "append-merges-state", Run: appendMerges,
 			Doc: "AppendEvent adds an event and merges its delta; ListSessions shows the session without its events."},
 		{Group: "sessions", Check: 79, Name: "null-deletes-and-objects-are-replaced", Run: mergeIsShallow,
-			Doc: "A null in a delta deletes its key, and an object replaces one that was there."},
+			Doc: "A null in a delta deletes its key, and an object replaces an existing one."},
 		{Group: "sessions", Check: 80, Name: "append-creates", Run: appendCreates,
 			Doc: "AppendEvent to an absent session creates it; without an event it is INVALID_ARGUMENT. max_events names the newest events."},
 		{Group: "sessions", Check: 81, Name: "deleted-session-is-gone", Run: deletedIsGone,
-			Doc: "DeleteSession reports whether there was a session, and it is gone with its events."},
+			Doc: "DeleteSession reports whether the session existed, and deletes it with its events."},
 		{Group: "sessions", Check: 82, Name: "create-again-keeps-events", Run: createAgain,
-			Doc: "CreateSession without an id makes one; with the id of a session it replaces the state and keeps the events."},
+			Doc: "CreateSession without an id generates one; with the id of an existing session it replaces the state and keeps the events."},
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 func timerCases() []Case {
 	return []Case{
 		{Group: "timers", Check: 54, Name: "claimed-once", Alone: true, Run: timerClaimedOnce,
-			Doc: "A timer that is due is handed to one claimer, once; one without an id gets one."},
+			Doc: "A due timer is handed to one claimer, once; a timer without an id gets a generated id."},
 		{Group: "timers", Check: 55, Name: "cancelled-and-set-again", Alone: true, Run: timerSetAgain,
-			Doc: "CancelTimer reports whether there was a timer; a timer that has fired can be set again."},
+			Doc: "CancelTimer reports whether the timer existed; a timer that has fired can be set again."},
 	}
 }
 

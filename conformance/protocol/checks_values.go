@@ -85,7 +85,7 @@ func valueCompareAndSet(t T, e *Env) {
 }
 
 func valueWatch(t T, e *Env) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	e.mustWrite(t, "k", "70", -1)
 	stream, err := e.Try.WatchValue(ctx, &tapepb.WatchValueRequest{Namespace: e.Name("ns"), Key: "k"})

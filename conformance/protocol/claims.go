@@ -11,17 +11,17 @@ import (
 func claimCases() []Case {
 	return []Case{
 		{Group: "T3", Name: "one-dispatcher", Run: oneDispatcher,
-			Doc: "Of several processes that claim an effect's dispatch at the same time one gets it, and all others see its name."},
+			Doc: "Of several processes that claim an effect's dispatch concurrently, one gets it, and all others see that process's name."},
 		{Group: "T3", Name: "one-obligation-claimer", Run: oneClaimerOfObligation,
-			Doc: "Of several processes that claim an obligation at the same time one gets it, and all others see its name."},
+			Doc: "Of several processes that claim an obligation concurrently, one gets it, and all others see that process's name."},
 		{Group: "T3", Name: "late-dispatcher-changes-nothing", Needs: []Need{NeedGenerations}, Run: lateDispatcher,
-			Doc: "The report of a dispatcher whose claim was granted to another one since changes nothing."},
+			Doc: "The report of a dispatcher whose effect was since claimed by another dispatcher changes nothing."},
 		{Group: "T3", Name: "late-report-revives-nothing", Run: lateReport,
 			Doc: "A report of a failed attempt, also one without a generation, leaves a CONFIRMED, FAILED or UNKNOWN effect as it is."},
 		{Group: "T3", Name: "late-compensator-changes-nothing", Needs: []Need{NeedGenerations}, Run: lateCompensator,
-			Doc: "The reports of a claimer whose obligation was granted to another one since change nothing."},
+			Doc: "The reports of a claimer whose obligation was since claimed by another claimer change nothing."},
 		{Group: "T3", Name: "generations-grow", Needs: []Need{NeedGenerations}, Run: generationsGrow,
-			Doc: "Each claim has a higher generation than those before, also across reports and lapses."},
+			Doc: "Each claim has a higher generation than all claims before it, also across reports and expired claims."},
 	}
 }
 

@@ -15,11 +15,11 @@ import (
 func cutCases() []Case {
 	return []Case{
 		{Group: "T10", Name: "cut-compaction-is-finished", Run: cutCompaction,
-			Doc: "A compaction whose caller gave up is finished by the next caller: every body is blank, and one entry counts them all."},
+			Doc: "A compaction whose caller cancelled it is finished by the next caller: every body is blank, and one entry counts them all."},
 		{Group: "T10", Name: "one-compaction", Run: oneCompaction,
-			Doc: "Of concurrent compactions of one run exactly one journal entry comes, and its counts are right."},
+			Doc: "Concurrent compactions of one run write exactly one journal entry, and its counts are right."},
 		{Group: "T10", Name: "settled-check-and-blanking-are-one", Run: compactAgainstUnknown,
-			Doc: "Where an obligation is registered while a run is compacted, the compaction is refused or comes first; no body of an unsettled run is blank."},
+			Doc: "When an obligation is registered while a run is compacted, the compaction is refused or commits first; no body of an unsettled run is blank."},
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 func cursorCases() []Case {
 	return []Case{
 		{Group: "T6", Name: "cursors-skip-and-repeat-nothing", Needs: []Need{NeedFeeds, NeedValues}, Run: func(t T, e *Env) { cursors(t, e, e.Process, e.NewProcess(t)) },
-			Doc: "While many clients write, a reader that stays and one that reconnects after every entry receive each entry once, in one order, with numbers below 2^53; and so does one that resumes behind any of them later."},
+			Doc: "While many clients write, a reader that stays and one that reconnects after every entry receive each entry once, in one order, with numbers below 2^53; and so does a reader that later resumes after any of them."},
 		{Group: "T6", Name: "cursors-are-one-on-all-servers", Needs: []Need{NeedFeeds, NeedValues, NeedBeside}, Run: func(t T, e *Env) {
 			cursors(t, e, e.Process, e.process(t, e.target.Beside(t)))
 		}, Doc: "The same over two servers on one store: each reader reads at one, and resumes at the other."},

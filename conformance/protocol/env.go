@@ -15,9 +15,9 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// patience is how long a case waits for an event that must happen: 5 minutes, more than a working
+// waitTimeout is how long a case waits for an event that must happen: 5 minutes, more than a working
 // server needs on a slow machine. A case that waits longer fails instead of blocking the suite.
-const patience = 5 * time.Minute
+const waitTimeout = 5 * time.Minute
 
 // Env is the environment of a case: a server, and a process of its own.
 type Env struct {
@@ -119,7 +119,7 @@ func (p *Process) obligation(t T, run string, seq int64) *tapepb.ObligationRecor
 func (p *Process) journal(t T, id string, from int64) []*tapepb.JournalEntry {
 	t.Helper()
 	last := p.run(t, id).GetSeqCursor()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	stream, err := p.Try.SubscribeRun(ctx, &tapepb.SubscribeRunRequest{RunId: id, FromSeq: from})
 	if err != nil {
@@ -193,7 +193,7 @@ func expectStatus(t T, what string, err error, code codes.Code, text string) {
 // because on a costly engine tight polling would take the CPU from the awaited work.
 func until(t T, what string, done func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	for pause := time.Millisecond; !done(); pause = min(2*pause, 200*time.Millisecond) {
 		timer := time.NewTimer(pause)
@@ -201,7 +201,7 @@ func until(t T, what string, done func() bool) {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			t.Fatalf("after %v still not: %s", patience, what)
+			t.Fatalf("after %v still not: %s", waitTimeout, what)
 		}
 	}
 }

@@ -9,15 +9,15 @@ import (
 func firstCases() []Case {
 	return []Case{
 		{Group: "T2", Name: "first-decision-wins", Run: firstDecisionWins,
-			Doc: "Of several calls that record one decision, all are answered the one that is stored, and it is journaled once."},
+			Doc: "All concurrent calls that record one decision return the stored decision, which is journaled once."},
 		{Group: "T2", Name: "first-effect-wins", Run: firstEffectWins,
-			Doc: "Of several calls that begin one effect, all are answered the same effect, and it is journaled once."},
+			Doc: "All concurrent calls that begin one effect return the same effect, which is journaled once."},
 		{Group: "T2", Name: "first-outcome-wins", Run: firstOutcomeWins,
-			Doc: "Of several calls that complete one effect, all are answered the outcome that is stored, and it is journaled once."},
+			Doc: "All concurrent calls that complete one effect return the stored outcome, which is journaled once."},
 		{Group: "T2", Name: "second-outcome-changes-nothing", Run: secondOutcome,
-			Doc: "An outcome that comes after another one changes nothing, also from another process and by reconciliation."},
+			Doc: "A second outcome changes nothing, also from another process and by reconciliation."},
 		{Group: "T2", Name: "one-run-begins", Run: oneRunBegins,
-			Doc: "Of several processes that begin one run, exactly one finds it new, and all are answered the same run."},
+			Doc: "When several processes begin one run, exactly one finds it new, and all get the same run in reply."},
 	}
 }
 

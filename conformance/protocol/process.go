@@ -82,13 +82,13 @@ func (c noting) NewStream(ctx context.Context, desc *grpc.StreamDesc, method str
 	return c.ClientConnInterface.NewStream(ctx, desc, method, opts...)
 }
 
-// boundedConn limits each unary call to patience, so that a server that does not answer fails the
+// boundedConn limits each unary call to waitTimeout, so that a server that does not answer fails the
 // case instead of blocking the suite.
 type boundedConn struct{ grpc.ClientConnInterface }
 
 // Invoke implements grpc.ClientConnInterface.
 func (c boundedConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	return c.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
 }

@@ -13,7 +13,7 @@ import (
 func onceCases() []Case {
 	return []Case{
 		{Group: "T7", Name: "each-entry-is-one-task", Needs: []Need{NeedReactions}, Run: eachEntryIsOneTask,
-			Doc: "Of entries written at the same time each is one task, which one of many workers claims, once."},
+			Doc: "Each of many concurrently written entries gets one task, which one of many workers claims, once."},
 		{Group: "T7", Name: "matchers-killed-and-paused", Needs: []Need{NeedReactions, NeedValues, NeedReplicas}, Run: matchersKilledAndPaused,
 			Doc: "While servers on one store are killed, and paused beyond their leases, each entry is handled once by a TASK, a debounced and an AGENT reaction."},
 	}
@@ -208,7 +208,7 @@ func entryVersion(t T, task *tapepb.Task) int64 {
 
 // deregister ends a reaction if the server still responds.
 func (e *Env) deregister(id string) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	_, _ = e.Try.DeregisterReaction(ctx, &tapepb.DeregisterReactionRequest{ReactionId: id})
 }

@@ -11,7 +11,7 @@ import (
 func signalCases() []Case {
 	return []Case{
 		{Group: "T4", Name: "look-and-signal-at-once", Run: lookAndSignal,
-			Doc: "Where AwaitSignal and SendSignal come at the same time, the run gets its signal or can be recovered, and then finds it."},
+			Doc: "When AwaitSignal and SendSignal run concurrently, the run gets its signal, or it can be recovered and then finds the signal."},
 		{Group: "T4", Name: "signal-at-another-gate", Run: signalAtAnotherGate,
 			Doc: "A run that parks while a signal waits at another of its gates can be recovered."},
 		{Group: "T4", Name: "ended-run-is-not-parked", Run: endedIsNotParked,

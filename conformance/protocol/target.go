@@ -103,7 +103,7 @@ func Inspect(ctx context.Context, target Target) (*Server, error) {
 		return nil, err
 	}
 	defer func() { _ = other.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	c, name := tapepb.NewTapeClient(own), unique()
 	begun, err := c.BeginRun(ctx, &tapepb.BeginRunRequest{

@@ -36,7 +36,7 @@ func (e *Env) watchValue(t T, ctx context.Context, key string, from int64) func(
 }
 
 func everyVersionWatched(t T, e *Env) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	const before = 3
 	for i := range before {

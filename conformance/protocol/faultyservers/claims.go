@@ -22,12 +22,12 @@ func claimServers() []Server {
 	return []Server{
 		{
 			Name: "dispatch-reports-without-a-generation", Case: "T3/late-dispatcher-changes-nothing",
-			Breaks: "It records a failed dispatch from any caller, so a dispatcher whose claim has lapsed takes the effect from its successor.",
+			Breaks: "It records a failed dispatch from any caller, so a dispatcher whose claim has expired takes the effect from its successor.",
 			fault:  changing(func(m *tapepb.RecordDispatchAttemptRequest) { m.ClaimGeneration = 0 }),
 		},
 		{
 			Name: "outcomes-without-a-generation", Case: "T3/late-dispatcher-changes-nothing",
-			Breaks: "It records the outcome of a dispatcher whose claim has lapsed, while its successor calls the counterparty.",
+			Breaks: "It records the outcome of a dispatcher whose claim has expired, while its successor calls the counterparty.",
 			fault:  changing(func(m *tapepb.CompleteEffectRequest) { m.ClaimGeneration = 0 }),
 		},
 		{
@@ -37,17 +37,17 @@ func claimServers() []Server {
 		},
 		{
 			Name: "resolutions-without-a-generation", Case: "T3/late-compensator-changes-nothing",
-			Breaks: "It resolves an obligation for a claimer whose claim has lapsed.",
+			Breaks: "It resolves an obligation for a claimer whose claim has expired.",
 			fault:  changing(func(m *tapepb.ResolveObligationRequest) { m.ClaimGeneration = 0 }),
 		},
 		{
 			Name: "dispatch-claimed-on-a-look", Case: "T3/one-dispatcher",
-			Breaks: "It grants a claim on what it read before, so several dispatchers get one effect.",
+			Breaks: "It grants a claim on state that it read earlier, so several dispatchers get one effect.",
 			fault:  func() fault { return fault{unary: claimOnLook} },
 		},
 		{
 			Name: "obligation-claimed-on-a-look", Case: "T3/one-obligation-claimer",
-			Breaks: "It grants a claim on what it read before, so several claimers get one obligation.",
+			Breaks: "It grants a claim on state that it read earlier, so several claimers get one obligation.",
 			fault:  func() fault { return fault{unary: claimObligationOnLook} },
 		},
 		{

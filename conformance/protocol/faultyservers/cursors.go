@@ -24,7 +24,7 @@ func cursorServers() []Server {
 		},
 		{
 			Name: "cursor-skips-one", Case: id,
-			Breaks: "It leaves out an entry, as a server does whose numbers become visible out of order.",
+			Breaks: "It omits an entry, like a server whose numbers become visible out of order.",
 			fault: func() fault {
 				skipped := &chosen{}
 				return fault{events: func() func(*tapepb.EventEntry) []*tapepb.EventEntry {
@@ -39,7 +39,7 @@ func cursorServers() []Server {
 		},
 		{
 			Name: "feed-out-of-order", Case: id,
-			Breaks: "It sends entries as their commits become visible and not by number, so a cursor passes over one that comes late.",
+			Breaks: "It sends entries as their commits become visible and not by number, so a cursor skips an entry that becomes visible late.",
 			fault: func() fault {
 				held := &chosen{}
 				return fault{events: func() func(*tapepb.EventEntry) []*tapepb.EventEntry {

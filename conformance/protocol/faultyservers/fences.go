@@ -12,12 +12,12 @@ func fenceServers() []Server {
 	return []Server{
 		{
 			Name: "charges-without-a-fence", Case: "T11/every-writing-rpc-refuses-a-zombie",
-			Breaks: "It does not check the fence of one RPC, so a driver whose run was taken over goes on charging.",
+			Breaks: "It does not check the fence of one RPC, so a driver whose run was taken over continues to charge.",
 			fault:  changing(func(m *tapepb.ChargeBudgetRequest) { m.Fence = nil }),
 		},
 		{
 			Name: "fence-checked-on-new-effects-only", Case: "T11/refused-begin-effect-is-permission-denied",
-			Breaks: "It answers a zombie the effect that the run has, so the zombie acts.",
+			Breaks: "It returns the run's effect to a zombie, so the zombie acts.",
 			fault: func() fault {
 				return fault{unary: func(c call) (proto.Message, error) {
 					answer, err := c.forward(c.req)
@@ -35,12 +35,12 @@ func fenceServers() []Server {
 		},
 		{
 			Name: "headers-ignored", Case: "T11/every-writing-rpc-refuses-a-zombies-headers",
-			Breaks: "It does not read the fence of a request's headers, so writes are less fenced than their senders think.",
+			Breaks: "It does not read the fence of a request's headers, so writes are not fenced although their senders presented a fence.",
 			fault:  func() fault { return fault{bare: true} },
 		},
 		{
 			Name: "refusal-that-looks-like-a-fault", Case: "T11/refused-begin-effect-is-permission-denied",
-			Breaks: "It refuses BeginEffect with FAILED_PRECONDITION, which plugins take for a fault that passes, and act.",
+			Breaks: "It refuses BeginEffect with FAILED_PRECONDITION, which plugins treat as a transient fault, and act.",
 			fault: func() fault {
 				return fault{unary: func(c call) (proto.Message, error) {
 					answer, err := c.forward(c.req)
@@ -55,7 +55,7 @@ func fenceServers() []Server {
 		},
 		{
 			Name: "heartbeat-takes-over", Case: "T11/a-heartbeat-is-no-takeover",
-			Breaks: "It takes every ResumeRun for a takeover, so a helper's heartbeat takes the run from its own driver.",
+			Breaks: "It treats every ResumeRun as a takeover, so a helper's heartbeat takes the run from its own driver.",
 			fault: changing(func(m *tapepb.ResumeRunRequest) {
 				if m.GetFence() == nil {
 					m.LeaseOwner += "'"
@@ -64,12 +64,12 @@ func fenceServers() []Server {
 		},
 		{
 			Name: "live-lease-is-always-taken", Case: "T11/a-waiting-driver-takes-no-live-lease",
-			Breaks: "It takes a live lease also for a driver that asks not to, so two recovery workers evict each other.",
+			Breaks: "It takes over a live lease even for a driver that sets wait_for_lease, so two recovery workers evict each other.",
 			fault:  changing(func(m *tapepb.BeginRunRequest) { m.WaitForLease = false }),
 		},
 		{
 			Name: "heartbeat-revives", Case: "runs/8-cancelled-run-is-not-listed",
-			Breaks: "It makes a CANCELLED run RUNNING at a late heartbeat, and recovery drives it again.",
+			Breaks: "It makes a CANCELLED run RUNNING at a late heartbeat, so recovery drives the run again.",
 			fault: func() fault {
 				return fault{unary: func(c call) (proto.Message, error) {
 					m, ok := c.req.(*tapepb.ResumeRunRequest)

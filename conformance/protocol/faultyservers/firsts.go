@@ -57,7 +57,7 @@ func firstServers() []Server {
 		},
 		{
 			Name: "second-decision-wins", Case: "decisions/17-first-decision-stays",
-			Breaks: "It answers a repeated decision with the repeat's content, so a resumed run takes another path than its journal.",
+			Breaks: "It returns the repeat's content for a repeated decision, so a resumed run takes another path than its journal.",
 			fault: func() fault {
 				return fault{unary: func(c call) (proto.Message, error) {
 					answer, err := c.forward(c.req)

@@ -13,14 +13,14 @@ func lostServers() []Server {
 	return []Server{
 		{
 			Name: "wake-up-lost", Case: "T4/look-and-signal-at-once",
-			Breaks: "It parks a run on a look that a signal has overtaken: the run waits for ever with its signal in.",
+			Breaks: "It parks a run after a check that a signal has overtaken: the run waits forever although its signal is stored.",
 			fault: func() fault {
 				return (&losingSignals{delivered: map[string]chan struct{}{}, texts: map[string]string{}}).fault()
 			},
 		},
 		{
 			Name: "charges-read-and-written", Case: "T12/charges-add-up",
-			Breaks: "It reads the sums and writes them in two steps, so concurrent charges are lost.",
+			Breaks: "It reads the totals and writes them in two steps, so concurrent charges are lost.",
 			fault:  func() fault { return (&losingCharges{sums: map[string]*tapepb.BudgetState{}}).fault() },
 		},
 		{
@@ -30,7 +30,7 @@ func lostServers() []Server {
 		},
 		{
 			Name: "oldest-events", Case: "sessions/80-append-creates",
-			Breaks: "It returns the oldest events of a session where the newest are asked for.",
+			Breaks: "It returns the oldest events of a session instead of the newest.",
 			fault: func() fault {
 				return fault{unary: func(c call) (proto.Message, error) {
 					m, ok := c.req.(*tapepb.GetSessionRequest)
@@ -49,17 +49,17 @@ func lostServers() []Server {
 		},
 		{
 			Name: "duplicate-without-its-obligation", Case: "outbox/38-duplicate-registers-an-obligation",
-			Breaks: "It records that an effect happened twice, and ends before it registers the obligation.",
+			Breaks: "It records that an effect happened twice, and crashes before it registers the obligation.",
 			fault:  changing(func(m *tapepb.RecordExternalObservationRequest) { m.CompensateOnDuplicateKind = "" }),
 		},
 		{
 			Name: "row-without-its-entry", Case: "T1/rows-counter-and-journal-agree",
-			Breaks: "It writes a row and its journal entry in two steps, and has ended between them.",
+			Breaks: "It writes a row and its journal entry in two steps, and crashes between them.",
 			fault:  func() fault { return fault{entry: func(e *tapepb.JournalEntry) bool { return e.GetSeq() != 7 }} },
 		},
 		{
 			Name: "new-run-answered-twice", Case: "T2/one-run-begins",
-			Breaks: "It answers several callers that the run is new, so several drivers begin at its start.",
+			Breaks: "It reports to several callers that the run is new, so several drivers begin at its start.",
 			fault: func() fault {
 				return fault{unary: func(c call) (proto.Message, error) {
 					answer, err := c.forward(c.req)

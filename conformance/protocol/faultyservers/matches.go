@@ -12,7 +12,7 @@ func matchServers() []Server {
 	return []Server{
 		{
 			Name: "matches-lost", Case: "T7/each-entry-is-one-task",
-			Breaks: "It moves a reaction's cursor before it stores the tasks, and has ended between the two, so some entries have none.",
+			Breaks: "It moves a reaction's cursor before it stores the tasks, and crashes in between, so some entries have no task.",
 			fault: func() fault {
 				return overTasks(func(tasks []*tapepb.Task) (kept []*tapepb.Task) {
 					for _, task := range tasks {
@@ -26,7 +26,7 @@ func matchServers() []Server {
 		},
 		{
 			Name: "matches-repeated", Case: "T7/each-entry-is-one-task",
-			Breaks: "It stores tasks before it moves the reaction's cursor, so a matcher that takes over makes some of them again.",
+			Breaks: "It stores tasks before it moves the reaction's cursor, so a matcher that takes over creates some of them again.",
 			fault: func() fault {
 				return overTasks(func(tasks []*tapepb.Task) (all []*tapepb.Task) {
 					for _, task := range tasks {
@@ -48,7 +48,7 @@ func matchServers() []Server {
 		},
 		{
 			Name: "claims-of-a-former-owner", Case: "tasks/71-stale-claim",
-			Breaks: "It takes reports on a task from any caller, so an owner whose claim has lapsed takes the task from its successor.",
+			Breaks: "It accepts reports on a task from any caller, so an owner whose claim has expired takes the task from its successor.",
 			fault: func() fault {
 				return fault{unary: func(c call) (proto.Message, error) {
 					if m, ok := c.req.(*tapepb.NackTaskRequest); ok && m.GetOwner() == "a" {
