@@ -105,6 +105,8 @@ type runner struct {
 	progress func(Progress)
 }
 
+// measure starts a target, runs every part on it, and stops it. A missing engine becomes a system
+// without results; an engine that fails to start, or a part that fails, becomes a fault.
 func (r runner) measure(ctx context.Context, starter Starter) {
 	r.step(0, 0, Progress{System: starter.Name})
 	target, err := starter.Start(ctx)

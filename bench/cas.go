@@ -167,6 +167,8 @@ type slice struct {
 	longest         time.Duration // longest wait, including contenders that gave up
 }
 
+// round runs one round of the contest and records its metrics. The last round also records Jain's
+// index over all rounds.
 func (c *competition) round(ctx context.Context, d time.Duration, m *Measured) error {
 	r, err := c.run(ctx, d)
 	if err != nil {

@@ -154,6 +154,8 @@ type commits struct {
 	slowest float64
 }
 
+// runCommits measures the part commit on a new store, with the hand-written side if the target has
+// one.
 func runCommits(ctx context.Context, s *Session) error {
 	return s.WithStore(ctx, func(store Store) (err error) {
 		c := &commits{Session: s, store: store}
@@ -171,6 +173,8 @@ func runCommits(ctx context.Context, s *Session) error {
 	})
 }
 
+// measure compares all settings, and then journals of several lengths. It leaves out, with a note,
+// settings that would take too long.
 func (c *commits) measure(ctx context.Context) error {
 	settings := commitSettings(c.Scale)
 	began, budget := time.Now(), budget(c.Scale, len(settings))

@@ -49,6 +49,8 @@ type handover struct {
 	writes int              // to the other run
 }
 
+// runHandover compares keepers with hints and polling keepers, after a release and after an expiry,
+// for each number of standbys.
 func runHandover(ctx context.Context, s *Session) error {
 	return s.WithStore(ctx, func(store Store) (err error) {
 		var handles []runstore.RunStore

@@ -80,6 +80,7 @@ func runHeartbeat(ctx context.Context, s *Session) error {
 	})
 }
 
+// beat grants leases, has keepers renew them, measures the renewals and verifies the leases.
 func (s *Session) beat(ctx context.Context, store Store, handle runstore.RunStore) error {
 	// The interval is the keeper's default, unless the measurement is too short for it.
 	b := &leaseHolders{

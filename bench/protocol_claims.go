@@ -128,6 +128,7 @@ func (c *claiming) fill(ctx context.Context) (err error) {
 
 var errNoTasks = errors.New("all tasks are claimed")
 
+// round opens tasks, measures the workers' claims for d, and then completes the claimed tasks.
 func (c *claiming) round(ctx context.Context, d time.Duration, m *Measured) error {
 	if err := c.fill(ctx); err != nil {
 		return err

@@ -74,6 +74,7 @@ func (s *Session) measureStreams(ctx context.Context, server *protocolServer, st
 	return s.Compare(ctx, sides...)
 }
 
+// round opens the idle streams, and measures the writers' rate and the cost of the server at rest.
 func (p *idleStreams) round(ctx context.Context, d time.Duration, m *Measured) error {
 	closeStreams, err := p.open(ctx)
 	if err != nil {

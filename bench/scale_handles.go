@@ -44,6 +44,7 @@ func (s *Session) scaleHandles(ctx context.Context, store Store) error {
 	return nil
 }
 
+// scaleHandlesOf measures n handles, whose runs are numbered from run on.
 func (s *Session) scaleHandlesOf(ctx context.Context, store Store, n, run int) (err error) {
 	p := &paced{every: s.Scale.Every}
 	if p.writers, err = s.connect(ctx, store, n); err != nil {

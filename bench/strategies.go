@@ -146,6 +146,8 @@ func (a arena) lines(ctx context.Context, contenders, leases int) (Contest, erro
 	return c, nil
 }
 
+// contest makes a contest on new runs, in which each contender acquires leases by a strategy of its
+// own from acquirer.
 func (a arena) contest(ctx context.Context, contenders, leases int, acquirer func(*caller) (acquire, error)) (*storeContest, error) {
 	c := &storeContest{handle: a.handle, wins: make([][]runstore.Token, leases)}
 	for range leases {

@@ -57,6 +57,8 @@ import (
 	"github.com/tapestore/tapestore/emulators"
 )
 
+// init runs the reaper if the environment asks for it, and does not return then. Otherwise it
+// registers the containers of the three engines with package emulators.
 func init() {
 	if owner := os.Getenv(reaperVariable); owner != "" {
 		os.Exit(reap(owner))

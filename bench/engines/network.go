@@ -37,6 +37,7 @@ type rpcNetwork struct {
 	requests atomic.Int64
 }
 
+// newRPCNetwork starts a proxy in front of the emulator at the address target.
 func newRPCNetwork(ctx context.Context, target string) (*rpcNetwork, error) {
 	up, err := grpc.NewClient("passthrough:///"+target, forward.DialOptions()...)
 	if err != nil {

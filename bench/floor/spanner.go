@@ -164,6 +164,7 @@ func (f *Spanner) Commit(ctx context.Context, run int, w bench.Write) error {
 	return err
 }
 
+// read reads the run's head, and the versions of the records if the write overwrites records.
 func (r *spannerRun) read(ctx context.Context, tx *client.ReadWriteTransaction, w bench.Write) (head spannerHead, err error) {
 	if w.Key == "" || w.New {
 		row, err := tx.ReadRow(ctx, "BenchRuns", client.Key{r.key}, []string{"Token", "GrantId", "LastSeq"})

@@ -44,6 +44,7 @@ type contest struct {
 	close     func() error // nil means nothing
 }
 
+// Turn implements bench.Contest.
 func (c *contest) Turn(ctx context.Context, contender, lease int) (bench.Turn, error) {
 	var calls atomic.Int64
 	ctx = context.WithValue(ctx, callsKey{}, &calls)

@@ -34,6 +34,7 @@ CREATE TABLE lock_row (contest bigint, lease int, PRIMARY KEY (contest, lease));
 CREATE TABLE lease_row (contest bigint, lease int, owner text, expires_at timestamptz, PRIMARY KEY (contest, lease));
 `
 
+// openDatabase creates a database on the server, with its pools and tables.
 func openDatabase(ctx context.Context, server *emulators.PostgresServer) (_ *database, err error) {
 	made, err := server.NewDatabase(ctx, "")
 	if err != nil {

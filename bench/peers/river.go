@@ -79,6 +79,7 @@ type listener struct {
 	err  error         // why no more notifications arrive
 }
 
+// listen starts a listener for one topic in a schema of River.
 func (r *riverDriver) listen(ctx context.Context, schema, topic string) (*listener, error) {
 	conn := r.driver.GetListener(&riverdriver.GetListenenerParams{Schema: schema})
 	if err := conn.Connect(ctx); err != nil {

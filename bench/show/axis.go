@@ -55,6 +55,8 @@ func axisFor(c column, results []bench.Result) axis {
 	return a
 }
 
+// linearTicks sets the range of a linear axis and its ticks, at steps of 1, 2 or 5 times a power of
+// ten.
 func (a *axis) linearTicks(least, most float64) {
 	if most <= least {
 		most = least + 1
@@ -84,6 +86,7 @@ func niceStep(least float64) float64 {
 	return 10 * power
 }
 
+// logTicks sets the range of a logarithmic axis and its ticks, at most seven.
 func (a *axis) logTicks(least, most float64) {
 	from, to := math.Floor(math.Log10(least)), math.Ceil(math.Log10(most))
 	steps := []float64{1}

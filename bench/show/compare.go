@@ -87,6 +87,8 @@ func sameResult(a, b bench.Result) bool {
 	return a.Part == b.Part && a.Group == b.Group && sideOf(a) == sideOf(b) && compareParams(a.Params, b.Params) == 0 && len(a.Params) == len(b.Params)
 }
 
+// compare compares the samples of one metric by the Mann-Whitney U test. The verdict does not yet
+// take the number of comparisons into account; see judge.
 func compare(r bench.Result, a, b bench.Metric) Change {
 	c := Change{
 		Result: r, Metric: b.Name, Unit: b.Unit, A: a.Value(), B: b.Value(), NA: len(a.Samples), NB: len(b.Samples),

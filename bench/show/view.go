@@ -31,6 +31,7 @@ type group struct {
 	Results    []bench.Result
 }
 
+// newView groups the results, faults and notes of a report by part, in the order of bench.Parts.
 func newView(r bench.Report) *view {
 	r = finite(r)
 	v := &view{Report: r, systems: make(map[string]bench.System)}

@@ -34,6 +34,7 @@ const (
 	someBroken
 )
 
+// run executes the command with the given arguments, and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	flags.SetOutput(stderr)

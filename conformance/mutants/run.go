@@ -97,6 +97,8 @@ type runner interface {
 // goTest is the runner that executes go test.
 type goTest struct{ root string }
 
+// run runs the named tests of a package by go test -json, with the files in replace overlaid, and
+// stops them after bound.
 func (g goTest) run(ctx context.Context, pkg string, names []string, replace map[string]string, bound time.Duration) (tests, error) {
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {

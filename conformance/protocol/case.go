@@ -53,15 +53,15 @@ func (n Need) About() string { return n.about }
 
 // The needs of the suite's cases.
 var (
-	NeedGrants   = Need{"grants", "BeginRun answers a grant, which later writes can present", func(s *Server) string { return absent(s.Grants, "the server answers no grants") }}
+	NeedGrants   = Need{"grants", "BeginRun returns a grant, which later writes can present", func(s *Server) string { return absent(s.Grants, "the server returns no grants") }}
 	NeedRefusals = Need{"refusals", "the server refuses a driver's write without a fence, on some connection", func(s *Server) string {
 		return absent(s.Mode == ModeConnection || s.Mode == ModeRequired, "the server takes a driver's writes without a fence")
 	}}
 	NeedGenerations = Need{"generations", "claims have generations, which reports can present", func(s *Server) string {
 		return absent(s.Generations, "the server's claims have no generation")
 	}}
-	NeedBusinessKeys = Need{"business-keys", "BeginEffect takes a business key", func(s *Server) string {
-		return absent(s.BusinessKeys, "the server takes no business keys on its store")
+	NeedBusinessKeys = Need{"business-keys", "BeginEffect accepts a business key", func(s *Server) string {
+		return absent(s.BusinessKeys, "the server accepts no business keys on its store")
 	}}
 	NeedValues    = Need{"values", "the server serves values", func(s *Server) string { return absent(s.Values, "the server does not serve values") }}
 	NeedFeeds     = Need{"feeds", "the server serves the feed of all runs", func(s *Server) string { return absent(s.Feeds, "the server does not serve the feed of all runs") }}

@@ -141,6 +141,8 @@ func RunCase(ctx context.Context, target Target, c Case) (conformance.Result, er
 	return execute(ctx, s, c), nil
 }
 
+// execute runs one case against a server and returns its result; NotApplicable if a need is not
+// met.
 func execute(ctx context.Context, s *Server, c Case) conformance.Result {
 	began := time.Now()
 	result := conformance.Result{Name: c.name(), Status: conformance.Passed}

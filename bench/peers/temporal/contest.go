@@ -18,14 +18,15 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// payload is the task that a turn stores. Its length is that of the benchmark's own event.
+// payload is the task that a turn stores. It has the length of the benchmark's own event.
 var payload = bytes.Repeat([]byte("x"), 100)
 
-// pauseAtMost bounds the pause behind a lost attempt, as for the other peers that poll: each is random
-// below it.
+// pauseAtMost bounds the pause after a lost attempt: 10 ms. Each pause is random below it, as for
+// the other peers that poll.
 const pauseAtMost = 10 * time.Millisecond
 
-// contest is a contest for shards of its own. It implements bench.Contest and bench.Pauser.
+// contest is a contest for a range of shards of its own. It implements bench.Contest and
+// bench.Pauser.
 type contest struct {
 	db     *database
 	first  int32 // the shard of lease 0
@@ -33,7 +34,7 @@ type contest struct {
 	tasks  atomic.Int64 // the last task id
 }
 
-// contest makes a contest for so many shards, and for one more, which PauseAndWake uses.
+// contest makes a contest for as many shards as there are leases, plus one that PauseAndWake uses.
 func (db *database) contest(ctx context.Context, contenders, leases int) (bench.Contest, error) {
 	c := &contest{db: db, leases: leases}
 	c.first = db.contests.Add(int32(leases)+1) - int32(leases)
@@ -45,7 +46,7 @@ func (db *database) contest(ctx context.Context, contenders, leases int) (bench.
 	return c, nil
 }
 
-// shard reads the shard of a lease, and makes it if it is absent.
+// shard reads the shard of a lease, and creates it if it is absent.
 func (c *contest) shard(ctx context.Context, lease int) (*persistencespb.ShardInfo, error) {
 	id := c.first + int32(lease)
 	got, err := c.db.shards.GetOrCreateShard(ctx, &persistence.InternalGetOrCreateShardRequest{
@@ -62,8 +63,8 @@ func (c *contest) shard(ctx context.Context, lease int) (*persistencespb.ShardIn
 	return c.db.blobs.ShardInfoFromBlob(got.ShardInfo)
 }
 
-// acquire raises the range id of a shard, if no other contender has since it was read. The range id
-// is the fencing token.
+// acquire raises the range id of a shard, unless another contender has raised it since it was read.
+// The range id is the fencing token.
 func (c *contest) acquire(ctx context.Context, contender, lease int) (rangeID int64, err error) {
 	info, err := c.shard(ctx, lease)
 	if err != nil {
@@ -94,13 +95,14 @@ func (c *contest) write(ctx context.Context, lease int, rangeID int64) error {
 	})
 }
 
-// lost reports whether another contender has the shard.
+// lost reports whether an error means that another contender has the shard.
 func lost(err error) bool {
 	var ownership *persistence.ShardOwnershipLostError
 	return errors.As(err, &ownership)
 }
 
-// Turn takes the shard and stores a task, until both succeed under one range id.
+// Turn acquires the shard and stores a task, and repeats both until they succeed under one range
+// id.
 func (c *contest) Turn(ctx context.Context, contender, lease int) (turn bench.Turn, err error) {
 	var calls atomic.Int64
 	defer func() { turn.Calls = int(calls.Load()) }()
@@ -131,18 +133,18 @@ func (c *contest) Turn(ctx context.Context, contender, lease int) (turn bench.Tu
 	}
 }
 
-// Committed counts the tasks of the contest's shards.
+// Committed returns the number of tasks in the contest's shards.
 func (c *contest) Committed(ctx context.Context) (n int, err error) {
 	err = c.db.pool.QueryRowContext(ctx, "SELECT count(*) FROM transfer_tasks WHERE shard_id BETWEEN $1 AND $2",
 		c.first, c.first+int32(c.leases)).Scan(&n)
 	return n, err
 }
 
-// Close leaves the shards to the database, which is dropped.
+// Close does nothing: the shards are dropped with the database.
 func (c *contest) Close() error { return nil }
 
-// PauseAndWake takes a shard, lets another contender take it and store a task, and then stores one
-// as the first. A shard has no time to live: the successor waits for nothing.
+// PauseAndWake acquires a shard, has another contender acquire it and store a task, and then stores
+// a task as the first. A shard has no time to live, so the successor does not wait.
 func (c *contest) PauseAndWake(ctx context.Context) (bench.Woke, error) {
 	first, err := c.acquire(ctx, 0, c.leases)
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 	databaseName = "temporal" // for Temporal's logs; the connections name their own
 )
 
-// database has Temporal's schema, and its stores of shards and of tasks.
+// database is a database with Temporal's schema, and Temporal's stores of shards and of tasks.
 type database struct {
 	pool       *sqlx.DB // Temporal's own
 	factory    *persistencesql.Factory
@@ -43,6 +43,7 @@ type database struct {
 	contests   atomic.Int32
 }
 
+// openDatabase creates a database on the server, with Temporal's schema and stores.
 func openDatabase(ctx context.Context, server *emulators.PostgresServer) (_ *database, err error) {
 	made, err := server.NewDatabase(ctx, "")
 	if err != nil {
@@ -59,7 +60,7 @@ func openDatabase(ctx context.Context, server *emulators.PostgresServer) (_ *dat
 		return nil, err
 	}
 	connection.Tracer = counter{}
-	// As Temporal's own pool, with the number of connections of the other sides.
+	// Like Temporal's own pool, but with the number of connections of the other sides.
 	db.pool = sqlx.NewDb(stdlib.OpenDB(*connection), driverName)
 	db.pool.SetMaxOpenConns(engines.Pool)
 	db.pool.SetMaxIdleConns(engines.Pool)
@@ -84,7 +85,7 @@ func openDatabase(ctx context.Context, server *emulators.PostgresServer) (_ *dat
 	return db, db.pool.QueryRowContext(ctx, "SHOW server_version").Scan(&db.version)
 }
 
-// execAll runs a text of many statements.
+// execAll executes a text of several statements.
 func execAll(ctx context.Context, db *sql.DB, text string) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -114,10 +115,10 @@ func (db *database) close() error {
 	return errors.Join(err, db.drop(context.Background()))
 }
 
-// counter counts the statements of a turn, which the context of a statement names.
+// counter counts the statements of a turn by the counter in a statement's context.
 type counter struct{}
 
-// callsKey is the key of a context's counter of statements.
+// callsKey is the context key of the statement counter.
 type callsKey struct{}
 
 func (counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {

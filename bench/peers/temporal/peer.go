@@ -14,7 +14,7 @@ func init() { engines.RegisterPeers(attach) }
 
 const system = "temporal shard"
 
-// attach adds Temporal to the target of a server of PostgreSQL, and closes it with the target.
+// attach adds Temporal to the target of a PostgreSQL server, and closes it with the target.
 func attach(ctx context.Context, server *emulators.PostgresServer, target *bench.Target) error {
 	db, err := openDatabase(ctx, server)
 	if err != nil {
@@ -42,8 +42,8 @@ func attach(ctx context.Context, server *emulators.PostgresServer, target *bench
 	return nil
 }
 
-// moduleVersion returns the version of a module that this program is built from, and "unknown" in
-// a test, whose build information names no modules.
+// moduleVersion returns the version of a module that this program is built from, or "unknown" in a
+// test, whose build information names no modules.
 func moduleVersion(path string) string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {

@@ -52,7 +52,7 @@ func open(t *testing.T, contenders, leases int) *contest {
 	return made.(*contest)
 }
 
-// TestTurns shows that each turn stores one task, however many contenders take the shard from each
+// TestTurns checks that each turn stores one task, however many contenders take the shard from each
 // other.
 func TestTurns(t *testing.T) {
 	const contenders, leases, turns = 4, 2, 4
@@ -86,7 +86,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestCancelledTurn shows that a contender whose context has ended takes nothing.
+// TestCancelledTurn checks that a contender whose context has ended acquires nothing.
 func TestCancelledTurn(t *testing.T) {
 	c := open(t, 1, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -99,8 +99,7 @@ func TestCancelledTurn(t *testing.T) {
 	}
 }
 
-// TestPauseAndWake shows that a shard's former owner stores nothing, which is what the peer's
-// Guarantee says.
+// TestPauseAndWake checks that a shard's former owner stores nothing, as the peer's Guarantee says.
 func TestPauseAndWake(t *testing.T) {
 	woke, err := open(t, 2, 1).PauseAndWake(t.Context())
 	if err != nil {

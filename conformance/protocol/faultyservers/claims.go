@@ -58,6 +58,7 @@ func claimServers() []Server {
 	}
 }
 
+// claimOnLook grants a dispatch claim whenever the effect was unclaimed before the call.
 func claimOnLook(c call) (proto.Message, error) {
 	req, ok := c.req.(*tapepb.ClaimEffectDispatchRequest)
 	if !ok {
@@ -75,6 +76,7 @@ func claimOnLook(c call) (proto.Message, error) {
 	return answer, err
 }
 
+// claimObligationOnLook grants a claim whenever the obligation was PENDING before the call.
 func claimObligationOnLook(c call) (proto.Message, error) {
 	req, ok := c.req.(*tapepb.ClaimObligationRequest)
 	if !ok {
@@ -94,6 +96,7 @@ func claimObligationOnLook(c call) (proto.Message, error) {
 	return answer, err
 }
 
+// fireOnLook returns every timer that was due before the call as fired for this caller.
 func fireOnLook(c call) (proto.Message, error) {
 	req, ok := c.req.(*tapepb.ListDueTimersRequest)
 	if !ok || !req.GetClaim() {

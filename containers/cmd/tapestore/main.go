@@ -1,5 +1,4 @@
-// Command tapestore is cmd/tapestore of the module above, and can start engines in
-// containers besides:
+// Command tapestore is cmd/tapestore of the module above, and can also start engines in containers:
 //
 //	EMULATORS=container go -C containers run ./cmd/tapestore conformance --engine postgres
 package main
@@ -15,6 +14,6 @@ import (
 )
 
 func main() {
-	tclog.SetDefault(log.New(io.Discard, "", 0)) // what matters of it is in the errors
+	tclog.SetDefault(log.New(io.Discard, "", 0)) // errors already have what matters of the log
 	command.Main()
 }
