@@ -2,8 +2,8 @@ package conformance
 
 import "github.com/tapestore/tapestore/runstore"
 
-// lostBeforePurge loses the reply to a commit and purges its run before the handle can ask what
-// became of the commit. The purge deletes the ids that would have answered.
+// lostBeforePurge drops the reply to a commit, then purges and creates the run before the handle can
+// look up the result of the commit. The purge deletes the batch ids, and so the result.
 func lostBeforePurge(t T, e *Env) {
 	n := e.network(t)
 	for _, kind := range []string{"unnamed", "named", "named-and-fenced"} {

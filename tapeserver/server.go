@@ -42,7 +42,7 @@ type Options struct {
 	// the time for which the shards wait for another server if this one is killed. See
 	// matcher.Options.
 	MatcherTTL time.Duration
-	// Logger receives problems that no client is told about; slog.Default by default.
+	// Logger receives problems that are not returned to a client; slog.Default by default.
 	Logger *slog.Logger
 }
 

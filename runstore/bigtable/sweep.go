@@ -226,8 +226,9 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	return s.writeAll(ctx, []mutation{remove(m.key())})
 }
 
-// collect deletes rows that a pass found dead in what it read after when. A process that was
-// suspended meanwhile looks at the epoch first: after a failover the run's head may name the rows again.
+// collect deletes rows that a pass found dead in rows it read after the moment when. If the process
+// may have been suspended since, collect reads the epoch first: after a failover a run's head may
+// name the rows again.
 func (s *Store) collect(ctx context.Context, when moment, keys []string) error {
 	if len(keys) == 0 {
 		return nil

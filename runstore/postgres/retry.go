@@ -115,8 +115,8 @@ func (s *Store) purgedSince(ctx context.Context, r *request) (bool, error) {
 	var purgedEver, purgedNow bool
 	var age int64
 	err = conn.QueryRow(ctx, s.sql(selectPurges), []byte(r.run)).Scan(&purgedEver, &purgedNow, &age)
-	// The run's age is compared with the time to the end of this request, not to its start: it may
-	// have been purged and created within a moment after the write.
+	// The run's age is compared with the time until the end of this request, not until its start:
+	// the run may have been created a moment after the write was sent.
 	return purgedEver && (purgedNow || time.Duration(age)*time.Microsecond <= s.clock.Since(r.sent)), err
 }
 

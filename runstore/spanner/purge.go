@@ -129,8 +129,8 @@ func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTra
 			return false, err
 		}
 		h.Purging = nil
-		// A commit whose reply was lost before the purge then finds its id no longer remembered
-		// ([request.resultEvicted]), and is not applied to the run that is created next.
+		// Count all callers' results as evicted ([request.resultEvicted]). A commit whose reply was
+		// lost before the purge is then not applied to the run that is created next.
 		h.CallerWrites += c.s.ring
 	}
 	m.list = append(m.list, spanner.Update("Runs", []string{"RunHash", "Run", "LastSeq", "Purging", "CallerWrites"}, []any{k.hash, k.run, h.LastSeq, h.Purging, h.CallerWrites}))
