@@ -228,7 +228,7 @@ func strictArrivesLate(t T, e *Env, n network, w strictWrite, ttl time.Duration,
 		return false, true
 	}
 	if !kept { // the write has no such round trip, or came too late to reach it
-		return kept, !errors.Is(a.err, runstore.ErrLeaseExpired)
+		return kept, !e.cameLate(t, a.lease, a.err)
 	}
 	if inTime {
 		a.check(t, e)
