@@ -146,8 +146,9 @@ func contextInFlight(t T, e *Env) {
 	lease := seedFixture(t, e, "run")
 	for round, cause := range []error{context.Canceled, context.DeadlineExceeded} {
 		s := e.Reopen(t)
-		resume := stalled(t, e)
+		writers := blockWriters(t, e)
 		names := []string{"short", "longer", "long"}
+		reached := make(chan struct{}) // a commit has reached the engine
 		results := make(chan func(v *outcomes), len(names))
 		for i, name := range names {
 			name = fmt.Sprintf("%d/%s", round, name)
@@ -157,7 +158,11 @@ func contextInFlight(t T, e *Env) {
 				if cause == context.Canceled {
 					cancel()
 					ctx, cancel = context.WithCancel(t.Context())
-					time.AfterFunc(wait, cancel)
+					if i < len(names)-1 {
+						time.AfterFunc(wait, cancel)
+					} else {
+						go func() { <-reached; cancel() }()
+					}
 				}
 				defer cancel()
 				b := runstore.NewBatch("run", lease.Fence())
@@ -179,6 +184,10 @@ func contextInFlight(t T, e *Env) {
 			}()
 		}
 		outcome := newOutcomes()
+		if cause == context.Canceled {
+			writers.await(t, nil)
+		}
+		close(reached)
 		// The engine hangs until resume, so a call that waits for it exceeds the case's timeout.
 		expired := time.NewTimer(caseTimeout)
 		for range names {
@@ -190,7 +199,7 @@ func contextInFlight(t T, e *Env) {
 			}
 		}
 		expired.Stop()
-		resume()
+		writers.resume()
 		// The run is usable, and a repeat makes each outcome definite.
 		e.Append(t, e.Store, lease, fmt.Sprint(round, " goes on"))
 		outcome.checkOwn(t, e.Store, fmt.Sprintf("%d/", round))

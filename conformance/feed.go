@@ -246,14 +246,15 @@ func tailStalled(t T, e *Env) {
 	reader := e.Reopen(t)
 	tail(t, e, func(ctx context.Context) error {
 		for ctx.Err() == nil {
-			resume := stalled(t, e)
+			blocked := blockWriters(t, e)
+			blocked.await(t, ctx.Done())
 			for range 5 {
 				if _, err := reader.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil {
-					resume()
+					blocked.resume()
 					return fmt.Errorf("feed while writers are held up: %w", err)
 				}
 			}
-			resume()
+			blocked.resume()
 			if _, err := reader.CreateRun(t.Context(), runstore.RunSpec{ID: "let the writers through"}); err != nil {
 				return err
 			}

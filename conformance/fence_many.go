@@ -158,22 +158,14 @@ func manyHeldOpen(t T, e *Env) {
 	}
 	leases := heldRuns(t, e, former, n)
 	var grants, others, writers sync.WaitGroup
-	var resume func()
-	var held func(n int)
-	bound := arrivalTime
+	var blocked blockedWriters
+	open, bound := 1, arrivalTime
 	if e.BlockPuts != nil {
-		bound = 2 * time.Second // the appends to the other runs go on and end the wait
-		await, end := e.BlockPuts(t)
-		resume, held = end, func(n int) {
-			if err := await(t.Context(), n); err != nil {
-				t.Fatalf("the preempts are not held open: %v", err)
-			}
-		}
+		open, bound = preempted, 2*time.Second // the appends to the other runs go on and end the wait
+		blocked = block(t, e.BlockPuts)
 	} else {
-		resume = e.BlockWriters(t)
+		blocked = blockWriters(t, e)
 	}
-	resume = sync.OnceFunc(resume)
-	t.Cleanup(resume)
 
 	next, seen, failed := make([]runstore.Granted, preempted), make([][]runstore.Event, preempted), make([]error, preempted)
 	for i := range preempted {
@@ -187,11 +179,7 @@ func manyHeldOpen(t T, e *Env) {
 			}
 		}))
 	}
-	if held != nil {
-		held(preempted)
-	} else {
-		waitAtMost(t, closedAfter(&grants), arrivalTime)
-	}
+	blocked.awaitMany(t, open, closedAfter(&grants))
 	errs := make([]error, n)
 	others.Add(n - preempted)
 	for i := range n {
@@ -203,7 +191,7 @@ func manyHeldOpen(t T, e *Env) {
 		}))
 	}
 	waitAtMost(t, closedAfter(&others), bound)
-	resume()
+	blocked.resume()
 	writers.Wait()
 	grants.Wait()
 

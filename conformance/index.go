@@ -303,7 +303,7 @@ func heldOpenFound(t T, e *Env) {
 		}
 	}
 	for round := range rounds {
-		resume := stalled(t, e)
+		blocked := blockWriters(t, e)
 		var wg sync.WaitGroup
 		errs := make([]error, writers)
 		for i, s := range stores {
@@ -315,10 +315,11 @@ func heldOpenFound(t T, e *Env) {
 				_, errs[i] = s.Commit(ctx, b)
 			}))
 		}
+		blocked.await(t, closedAfter(&wg))
 		for range 5 {
 			check(fmt.Sprintf("round %d, with commits held open", round))
 		}
-		resume()
+		blocked.resume()
 		wg.Wait()
 		for i, err := range errs {
 			if err != nil {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -261,7 +259,7 @@ func readsNeverWait(t T, e *Env) {
 	lease := seedFixture(t, e, "run")
 	one, two, reader := e.Reopen(t), e.Reopen(t), e.Reopen(t)
 	before := dump(t, e.Store, "run", allIndexes...)
-	resume := stalled(t, e)
+	writers := blockWriters(t, e)
 	b := runstore.NewBatch("run", lease.Fence())
 	everything(&b.Writes, "held up", 5)
 	writes := []func() error{
@@ -278,8 +276,8 @@ func readsNeverWait(t T, e *Env) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
-	until := time.Now().Add(50 * time.Millisecond) // time for the writers to reach the engine
-	for round := 0; round < 3 || time.Now().Before(until); round++ {
+	writers.await(t, nil)
+	for range 3 {
 		for _, s := range []runstore.RunStore{reader, one} {
 			for _, r := range readings("run") {
 				if _, err := r.read(ctx, s); err != nil {
@@ -298,19 +296,11 @@ func readsNeverWait(t T, e *Env) {
 		t.Errorf("a writer ended while the harness held writers up: %v", <-results)
 		return
 	}
-	resume()
+	writers.resume()
 	for range writes {
 		if err := <-results; err != nil {
 			t.Errorf("a writer, once it could go on: %v", err)
 		}
 	}
 	equal(t, "last seq", e.Get(t, "run").LastSeq, 3)
-}
-
-// stalled blocks writers until resume is called, which is safe to call more than once.
-func stalled(t T, e *Env) (resume func()) {
-	t.Helper()
-	resume = sync.OnceFunc(e.BlockWriters(t))
-	t.Cleanup(resume)
-	return resume
 }

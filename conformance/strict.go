@@ -165,16 +165,16 @@ func strictBehindALock(t T, e *Env) {
 		for i := range all {
 			all[i].before = e.strictState(t, all[i].lease.Run)
 		}
-		resume := stalled(t, e)
+		blocked := blockWriters(t, e)
 		for i, w := range writes {
 			all[i].attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), writer, all[i].lease) })
 		}
-		waitAtMost(t, nil, arrivalTime)
+		blocked.await(t, nil)
 		inTime := e.Now(t).Before(all[0].lease.ExpiresAt)
 		if inTime {
 			e.Advance(t, ttl)
 		}
-		resume()
+		blocked.resume()
 		for _, a := range all {
 			a.wait(t, a.what)
 		}

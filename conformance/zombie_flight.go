@@ -54,8 +54,8 @@ func flightCases() []Case {
 	}
 }
 
-// arrivalTime, 20 ms, gives writers that were just started time to reach the engine. No assertion
-// depends on it: a slower writer arrives later.
+// arrivalTime, 20 ms, gives a call that was just started time to reach the engine where nothing shows
+// that it did. No assertion depends on it: a slower call arrives later.
 const arrivalTime = 20 * time.Millisecond
 
 // waitAtMost returns when done is closed, or after d.
@@ -69,24 +69,23 @@ func waitAtMost(t T, done <-chan struct{}, d time.Duration) {
 	}
 }
 
-// meanwhile starts the writers and change while the engine blocks writers, and unblocks all once
-// both have had arrivalTime to reach the engine.
+// meanwhile starts the writers while the engine blocks writers, and change once one of the writers
+// is blocked. It unblocks all once change has had arrivalTime to reach the engine.
 func meanwhile(t T, e *Env, writers, change func()) {
 	t.Helper()
-	resume := sync.OnceFunc(e.BlockWriters(t))
-	t.Cleanup(resume)
+	blocked := blockWriters(t, e)
 	wrote, changed := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(wrote)
 		guarded(t, writers)()
 	}()
-	waitAtMost(t, wrote, arrivalTime)
+	blocked.await(t, wrote)
 	go func() {
 		defer close(changed)
 		guarded(t, change)()
 	}()
 	waitAtMost(t, changed, arrivalTime)
-	resume()
+	blocked.resume()
 	<-wrote
 	<-changed
 }

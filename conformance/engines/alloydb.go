@@ -53,7 +53,9 @@ func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) con
 				behind.Postgres, wrong.Clock = &wrong, clock
 				return OpenAlloyDB(ctx, &behind)
 			},
-			BlockWriters: func(t conformance.T) func() { return StallPostgres(t, address, schema) },
+			BlockWriters: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+				return StallPostgres(t, address, schema)
+			},
 			BlockPuts: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
 				return stallPuts(t, address, schema)
 			},

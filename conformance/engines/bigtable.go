@@ -69,7 +69,9 @@ func (p bigtableTable) onEmulator(server *emulators.BigtableServer) conformance.
 	patient := bigtableTable{p.BigtableTable, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())
-	i.BlockWriters = func(t conformance.T) func() { return stallBigtable(t, server, p.String()) }
+	i.BlockWriters = func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+		return stallBigtable(t, server, p.String())
+	}
 	i.Network = func(t conformance.T) conformance.Network {
 		network := newRPCLink(t, server.Address())
 		return conformance.Network{
@@ -120,13 +122,13 @@ func newRPCLink(t conformance.T, target string) *link.RPC {
 // stallBigtable delays the conditional mutations of a table's run rows at the emulator, as a busy
 // tablet would, until resume is called. Reads, other rows and a handle's background work are not
 // delayed.
-func stallBigtable(t conformance.T, server *emulators.BigtableServer, table string) (resume func()) {
+func stallBigtable(t conformance.T, server *emulators.BigtableServer, table string) (held func(ctx context.Context, n int) error, resume func()) {
 	t.Helper()
-	held := server.Hold(0, func(c emulators.BigtableCall) bool {
+	fault := server.Hold(0, func(c emulators.BigtableCall) bool {
 		return c.Method == "CheckAndMutateRow" && c.Table == table && isRunRow(c.Row) && len(c.Metadata.Get(serving.Header)) > 0
 	})
-	t.Cleanup(held.Stop) // a case that fails early must not leave its writers blocked
-	return held.Stop
+	t.Cleanup(fault.Stop) // a case that fails early must not leave its writers blocked
+	return fault.Await, fault.Stop
 }
 
 // isRunRow reports whether a row key is that of a run in the adapter's layout.

@@ -121,7 +121,9 @@ func (p pgStore) handles() conformance.Instance {
 			opts.Clock = clock
 			return openPostgres(ctx, config, opts)
 		},
-		BlockWriters: func(t conformance.T) func() { return StallPostgres(t, p.address, p.params.Get("schema")) },
+		BlockWriters: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+			return StallPostgres(t, p.address, p.params.Get("schema"))
+		},
 		BlockPuts: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
 			return stallPuts(t, p.address, p.params.Get("schema"))
 		},
@@ -210,18 +212,22 @@ func withParams(address string, params url.Values) string {
 }
 
 // StallPostgres takes a lock that every writer of a store needs and no reader, as a transaction
-// that was left open would, until resume is called.
-func StallPostgres(t conformance.T, address, schema string) (resume func()) {
+// that was left open would, until resume is called. held waits until n transactions wait for the
+// lock.
+func StallPostgres(t conformance.T, address, schema string) (held func(ctx context.Context, n int) error, resume func()) {
 	t.Helper()
-	_, resume = lockTable(t, address, tableOf(schema, "runs"))
-	return resume
+	return stallTable(t, address, tableOf(schema, "runs"))
 }
 
-// stallPuts takes a lock that a write of records needs after it has locked its run's row, until
-// resume is called. held waits until n transactions wait for the lock.
+// stallPuts does the same with a lock that a write of records needs after it has locked its run's
+// row.
 func stallPuts(t conformance.T, address, schema string) (held func(ctx context.Context, n int) error, resume func()) {
 	t.Helper()
-	table := tableOf(schema, "records")
+	return stallTable(t, address, tableOf(schema, "records"))
+}
+
+func stallTable(t conformance.T, address, table string) (held func(ctx context.Context, n int) error, resume func()) {
+	t.Helper()
 	conn, resume := lockTable(t, address, table)
 	return func(ctx context.Context, n int) error {
 		tick := time.NewTicker(2 * time.Millisecond)

@@ -80,7 +80,9 @@ func (p spannerDatabase) onEmulator(server *emulators.SpannerServer) conformance
 	patient := spannerDatabase{p.SpannerDatabase, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())
-	i.BlockWriters = func(t conformance.T) func() { return stallSpanner(t, server, p.String()) }
+	i.BlockWriters = func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+		return stallSpanner(t, server, p.String())
+	}
 	i.Aborts = func(conformance.T) conformance.Aborts { return spannerAborts{server, p.String()} }
 	i.Network = func(t conformance.T) conformance.Network {
 		network := newRPCLink(t, server.Address())
@@ -116,13 +118,13 @@ func openSpanner(ctx context.Context, address string, clock func() time.Time) (r
 
 // stallSpanner delays the commits of callers at the emulator, as a busy leader would, until resume
 // is called. Reads are not delayed.
-func stallSpanner(t conformance.T, server *emulators.SpannerServer, database string) (resume func()) {
+func stallSpanner(t conformance.T, server *emulators.SpannerServer, database string) (held func(ctx context.Context, n int) error, resume func()) {
 	t.Helper()
-	held := server.Hold(0, func(c emulators.SpannerCall) bool {
+	fault := server.Hold(0, func(c emulators.SpannerCall) bool {
 		return c.Method == "Commit" && c.Database == database && len(c.Metadata.Get(serving.Header)) > 0
 	})
-	t.Cleanup(held.Stop) // a case that fails early must not leave its writers blocked
-	return held.Stop
+	t.Cleanup(fault.Stop) // a case that fails early must not leave its writers blocked
+	return fault.Await, fault.Stop
 }
 
 // spannerAborts aborts transactions of callers in one database. It implements conformance.Aborts.

@@ -40,7 +40,7 @@ func Harness(f Flaws) conformance.Harness {
 		return conformance.Instance{
 			Open:         near, // no OpenSkewed: handles read only the store's clock
 			AdvanceClock: s.store.Advance,
-			BlockWriters: func(conformance.T) func() { return s.store.Stall() },
+			BlockWriters: func(conformance.T) (func(ctx context.Context, n int) error, func()) { return s.store.Stall() },
 			Network: func(t conformance.T) conformance.Network {
 				l, err := link.New(t.Context(), s.address)
 				if err != nil {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tapestore/tapestore/internal/gate"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -75,49 +76,25 @@ func tokenOnly(s *store) {
 	}
 }
 
-// window is the time between a check and its write, which a case can prolong.
-type window struct {
-	mu   sync.Mutex
-	held chan struct{} // nil unless writers are blocked
-}
-
-// stall makes wait block until resume is called.
-func (w *window) stall() (resume func()) {
-	held := make(chan struct{})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.held = held
-	return sync.OnceFunc(func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.held = nil
-		close(held)
-	})
-}
-
-// wait blocks while the window is stalled, and reports whether it blocked.
-func (w *window) wait() bool {
-	w.mu.Lock()
-	held := w.held
-	w.mu.Unlock()
-	if held != nil {
-		<-held
-	}
-	return held != nil
+// prolong waits, between a check and its write, while a case keeps the window closed. It reports
+// whether it had to.
+func prolong(ctx context.Context, window *gate.Gate) bool {
+	blocked, _ := window.Pass(context.WithoutCancel(ctx)) // which never ends
+	return blocked
 }
 
 // checkThenWrite waits between its check and its write, as an adapter's second statement may wait
 // for a connection pool or a slow network.
 func checkThenWrite(s *store) {
-	w := &window{}
-	s.stall = w.stall
+	window := &gate.Gate{}
+	s.stall = window.Close
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		run, err := h.Handle.GetRun(ctx, b.Run())
 		f := b.Guards().Fence
 		if err != nil || f.IsZero() || run.Holder.Token != f.Token() || run.Holder.Owner != f.Owner() {
 			return h.Handle.Commit(ctx, b)
 		}
-		w.wait()
+		prolong(ctx, window)
 		return h.Handle.Commit(ctx, refenced(b, runstore.Fence{}))
 	}
 }
@@ -126,10 +103,10 @@ func checkThenWrite(s *store) {
 // the state that the lock's last holder left. The stall blocks grants too, as if they held the
 // locks of their runs.
 func checkThenLock(s *store) {
-	w := &window{}
-	s.stall = w.stall
+	window := &gate.Gate{}
+	s.stall = window.Close
 	s.acquire = func(ctx context.Context, h *handle, req runstore.AcquireRequest) (runstore.Granted, error) {
-		w.wait()
+		prolong(ctx, window)
 		return ownAcquire(ctx, h, req)
 	}
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
@@ -137,7 +114,7 @@ func checkThenLock(s *store) {
 		if f := b.Guards().Fence; err != nil || f.IsZero() || s.current(b.Run()).Fence() != f || run.Holder.Token != f.Token() {
 			return h.Handle.Commit(ctx, b)
 		}
-		if !w.wait() {
+		if !prolong(ctx, window) {
 			return h.Handle.Commit(ctx, b)
 		}
 		s.pauseBetweenSteps() // let the grants go first

@@ -40,7 +40,7 @@ func harness(broken func(s *store)) conformance.Harness {
 			Open:         func(ctx context.Context) (runstore.RunStore, error) { return open(ctx, nil) },
 			OpenSkewed:   open,
 			AdvanceClock: s.Advance,
-			BlockWriters: func(conformance.T) func() { return s.stall() },
+			BlockWriters: func(conformance.T) (func(ctx context.Context, n int) error, func()) { return s.stall() },
 		}
 	}}
 }
@@ -49,7 +49,7 @@ func harness(broken func(s *store)) conformance.Harness {
 // own method.
 type store struct {
 	*memory.Store
-	stall func() (resume func())
+	stall func() (held func(ctx context.Context, n int) error, resume func())
 
 	create  func(ctx context.Context, h *handle, spec runstore.RunSpec) (runstore.Created, error)
 	get     func(ctx context.Context, h *handle, id runstore.RunID) (runstore.Run, error)

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/gate"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/rules"
 )
@@ -26,11 +27,11 @@ type Options struct {
 
 // Store is the content that its handles share.
 type Store struct {
-	mu             sync.Mutex
-	clock          func() time.Time
-	moved          time.Duration // by Advance
-	writersBlocked chan struct{} // closed when writers may proceed; nil unless they are blocked
-	seen           time.Time     // the latest time that the store clock showed
+	mu      sync.Mutex
+	clock   func() time.Time
+	moved   time.Duration // by Advance
+	writers gate.Gate     // closed by Stall
+	seen    time.Time     // the latest time that the store clock showed
 
 	epochs []runstore.EpochChange
 	runs   map[runstore.RunID]*run
@@ -89,18 +90,12 @@ func (s *Store) Advance(d time.Duration) {
 }
 
 // Stall blocks every later writer until resume is called; readers proceed. It simulates an engine
-// whose writers wait for a lock.
-func (s *Store) Stall() (resume func()) {
-	s.mu.Lock()
+// whose writers wait for a lock. held waits until n more writers were blocked, and returns an error
+// if ctx ends or writers are resumed first.
+func (s *Store) Stall() (held func(ctx context.Context, n int) error, resume func()) {
+	s.mu.Lock() // no writer is in the middle
 	defer s.mu.Unlock()
-	stall := make(chan struct{})
-	s.writersBlocked = stall
-	return sync.OnceFunc(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.writersBlocked = nil
-		close(stall)
-	})
+	return s.writers.Close()
 }
 
 // now returns the store clock, which never goes back. The caller holds the lock.
@@ -187,17 +182,14 @@ func (h *Handle) write(ctx context.Context, op string, id runstore.RunID, invali
 // error: nothing has been written, and nothing will be.
 func (s *Store) lock(ctx context.Context) error {
 	for {
+		if _, err := s.writers.Pass(ctx); err != nil {
+			return err
+		}
 		s.mu.Lock()
-		stall := s.writersBlocked
-		if stall == nil {
+		if !s.writers.Closed() {
 			return nil
 		}
 		s.mu.Unlock()
-		select {
-		case <-stall:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 	}
 }
 

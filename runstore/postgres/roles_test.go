@@ -112,8 +112,10 @@ func TestLeastPrivilege(t *testing.T) {
 	h := conformance.Harness{New: func(t conformance.T) conformance.Instance {
 		db := newDatabase(t)
 		return conformance.Instance{
-			Open:         func(ctx context.Context) (runstore.RunStore, error) { return engines.OpenPostgres(ctx, asApp(db), nil) },
-			BlockWriters: func(t conformance.T) func() { return engines.StallPostgres(t, db.URL, "") },
+			Open: func(ctx context.Context) (runstore.RunStore, error) { return engines.OpenPostgres(ctx, asApp(db), nil) },
+			BlockWriters: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+				return engines.StallPostgres(t, db.URL, "")
+			},
 		}
 	}}
 	t.Run("settling", func(t *testing.T) {

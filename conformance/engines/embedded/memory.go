@@ -19,7 +19,7 @@ func Memory() conformance.Harness {
 		return conformance.Instance{
 			Open:         open, // no OpenSkewed: handles read only the store's clock
 			AdvanceClock: s.Advance,
-			BlockWriters: func(conformance.T) func() { return s.Stall() },
+			BlockWriters: func(conformance.T) (func(ctx context.Context, n int) error, func()) { return s.Stall() },
 		}
 	}}
 }

@@ -41,8 +41,10 @@ func SQLite(dir func(t conformance.T) string, opts sqlite.Options) conformance.H
 			},
 			FollowsClockAhead: true,
 			AdvanceClock:      host.Advance,
-			BlockWriters:      func(t conformance.T) func() { return StallSQLite(t, path) },
-			URL:               "sqlite:" + path,
+			BlockWriters: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
+				return nil, StallSQLite(t, path) // those who wait for a file's lock poll, and nothing shows them
+			},
+			URL: "sqlite:" + path,
 		}
 	}}
 }
