@@ -43,8 +43,8 @@ func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) con
 		schema, patient := o.Postgres.Schema, *o.Postgres
 		patient.RetryTimeout = cmp.Or(patient.RetryTimeout, busyMachineTimeout)
 		patient.StatementTimeout = cmp.Or(patient.StatementTimeout, busyMachineTimeout)
-		far := *o
 		o.Postgres = &patient
+		far := *o
 		open := func(ctx context.Context) (runstore.RunStore, error) { return OpenAlloyDB(ctx, o) }
 		return conformance.Instance{
 			Open: open,

@@ -76,7 +76,7 @@ func (p bigtableTable) onEmulator(server *emulators.BigtableServer) conformance.
 		network := newRPCLink(t, server.Address())
 		return conformance.Network{
 			Open: func(ctx context.Context) (runstore.RunStore, error) {
-				return openBigtable(ctx, p.url(network.Address()), nil)
+				return openBigtable(ctx, patient.url(network.Address()), nil)
 			},
 			Faults: network,
 		}

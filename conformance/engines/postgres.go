@@ -91,13 +91,13 @@ func (p pgStore) url(address string) string {
 
 // busyMachineTimeout is 5 minutes, ten times the adapters' default. The server or emulator shares
 // its machine with the cases: while many of them run, a large write may wait for longer than the
-// default, and Spanner's emulator runs one transaction at a time. Handles behind a network with
-// faults keep the default, because cases wait for their calls to give up.
+// default, and Spanner's emulator runs one transaction at a time.
 const busyMachineTimeout = 5 * time.Minute
 
 func (p pgStore) instance() conformance.Instance {
-	i := p.withBusyTimeouts().handles()
-	i.Network = p.link
+	patient := p.withBusyTimeouts()
+	i := patient.handles()
+	i.Network = patient.link
 	return i
 }
 

@@ -88,7 +88,7 @@ func (p spannerDatabase) onEmulator(server *emulators.SpannerServer) conformance
 		network := newRPCLink(t, server.Address())
 		return conformance.Network{
 			Open: func(ctx context.Context) (runstore.RunStore, error) {
-				return openSpanner(ctx, p.url(network.Address()), nil)
+				return openSpanner(ctx, patient.url(network.Address()), nil)
 			},
 			Faults: network,
 		}

@@ -6,7 +6,7 @@
 // with it; so do the many executions in crossrun, where one actor runs at a time, and those in
 // tapeserver/cuts, whose server runs with it in tapeserver and in faultyservers. The engines behind
 // a server run without it, at the same time, because their suites wait as much as they compute. A
-// full run applies it to everything and sets [effort.Variable].
+// full run applies it to everything, two packages at a time, and sets [effort.Variable].
 package main
 
 import (
@@ -56,6 +56,9 @@ func run(full bool) (passed bool) {
 	groups := []group{
 		{packages: plain, flags: []string{"-p=3"}},
 		{packages: rest, flags: []string{"-p=2"}},
+	}
+	if full { // with the race detector packages compute more than they wait
+		groups = []group{{packages: slices.Concat(plain, rest), flags: []string{"-p=2"}}}
 	}
 	race := raceFlags()
 	if !full && len(race) > 0 {
