@@ -2,6 +2,7 @@ package emulators
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"strconv"
 )
@@ -31,4 +32,12 @@ func Require(t TB, err error) {
 func inCI(value string) bool {
 	yes, err := strconv.ParseBool(value)
 	return value != "" && (err != nil || yes)
+}
+
+// SkipExamples does for the examples of a package what Require does for a test: on a person's
+// machine it makes go test skip them if err says that their engine is missing. TestMain calls it.
+func SkipExamples(err error) {
+	if errors.Is(err, ErrMissing) && !inCI(os.Getenv("CI")) {
+		_ = flag.Set("test.skip", "^Example") // go test has this flag
+	}
 }

@@ -16,6 +16,8 @@ import (
 
 func TestMain(m *testing.M) {
 	conformance.RunChild() // before a server is started that the child does not need
+	_, err := emulators.Shared(context.Background())
+	emulators.SkipExamples(err)
 	code := m.Run()
 	if err := emulators.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -20,6 +20,12 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		panic(err)
 	}
+	probability := fair
+	s, err := emulators.Spanner(context.Background(), &emulators.SpannerOptions{AbortProbability: &probability})
+	emulators.SkipExamples(err)
+	if err == nil {
+		started[fair] = s
+	}
 	code := m.Run()
 	for _, s := range started {
 		if err := s.Close(); err != nil {
