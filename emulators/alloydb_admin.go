@@ -85,7 +85,7 @@ func (s *AlloyDBServer) refusesCall(r *http.Request) *alloydbStatus {
 	status := s.adminStatus
 	s.mu.Unlock()
 	if status != 0 {
-		return &alloydbStatus{status, fmt.Sprintf("the emulator was told to refuse with %d %s", status, http.StatusText(status))}
+		return &alloydbStatus{status, fmt.Sprintf("a fault makes the emulator refuse with %d %s", status, http.StatusText(status))}
 	}
 	if r.Header.Get("Authorization") != "Bearer "+s.token {
 		return &alloydbStatus{http.StatusUnauthorized, "the request does not carry the token that this emulator's TokenSource hands out"}

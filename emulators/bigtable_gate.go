@@ -84,7 +84,7 @@ func (g *bigtableGate) enter(ctx context.Context, from tableGetter, method strin
 			<-f.stopped
 			p.detached = true
 		case bigtableFaultRefuse:
-			return p, status.Errorf(codes.Unavailable, "the emulator was told to refuse %s", call.Method)
+			return p, status.Errorf(codes.Unavailable, "a fault makes the emulator refuse %s", call.Method)
 		case bigtableFaultDropReply:
 			p.detached, p.drop = true, true
 		}
@@ -107,7 +107,7 @@ func (g *bigtableGate) enter(ctx context.Context, from tableGetter, method strin
 // answer returns the client's error: err, or UNAVAILABLE if the reply is dropped.
 func (p admission) answer(method string, err error) error {
 	if p.drop {
-		return status.Errorf(codes.Unavailable, "the emulator was told to drop its answer to %s", path.Base(method))
+		return status.Errorf(codes.Unavailable, "a fault makes the emulator drop its answer to %s", path.Base(method))
 	}
 	return err
 }

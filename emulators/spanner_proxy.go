@@ -113,10 +113,10 @@ func (p *spannerProxy) applyFault(a *spannerRPC, f *SpannerFault, b *spannerBack
 		}
 	case spannerFaultAbort:
 		if b.abort(call.Request) {
-			return true, spannerAborted("the emulator was told to abort %s", call.Method)
+			return true, spannerAborted("a fault makes the emulator abort %s", call.Method)
 		}
 	case spannerFaultRefuse:
-		return true, status.Errorf(f.code, "the emulator was told to refuse %s", call.Method)
+		return true, status.Errorf(f.code, "a fault makes the emulator refuse %s", call.Method)
 	case spannerFaultDropReply:
 		a.detach(p.ctx)
 		a.dropReply = true

@@ -100,7 +100,7 @@ func (a *spannerRPC) ignoreClientGone(err error) error {
 	return err
 }
 
-var errSpannerBroken = status.Error(codes.Unavailable, "the emulator was told to break this stream")
+var errSpannerBroken = status.Error(codes.Unavailable, "a fault makes the emulator break this stream")
 
 // finish takes the emulator's final status and returns the client's.
 func (a *spannerRPC) finish(err error) error {
@@ -112,9 +112,9 @@ func (a *spannerRPC) finish(err error) error {
 			return status.FromContextError(client.Err()).Err()
 		case <-a.swallowUntil:
 		}
-		return status.Error(codes.Unavailable, "the emulator was told to swallow this answer")
+		return status.Error(codes.Unavailable, "a fault makes the emulator swallow this answer")
 	case a.dropReply:
-		return status.Error(codes.Unavailable, "the emulator was told to drop this answer")
+		return status.Error(codes.Unavailable, "a fault makes the emulator drop this answer")
 	case err == nil && a.breakAfter >= 0:
 		return errSpannerBroken
 	case status.Code(err) == codes.Canceled && a.ctx.Err() == nil: // the connection is closed: Restart

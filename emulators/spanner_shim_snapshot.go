@@ -112,7 +112,7 @@ func (s *spannerShim) beginSnapshot(a *spannerRPC, req *spannerpb.BeginTransacti
 		return t, nil, err
 	}
 	if began.ReadTimestamp == nil {
-		return t, nil, status.Error(codes.Internal, "the emulator does not tell the timestamp of a read-only transaction")
+		return t, nil, status.Error(codes.Internal, "the emulator does not return the timestamp of a read-only transaction")
 	}
 	t = spannerSnapshot{session: req.Session, emulatorID: string(began.Id), at: began.ReadTimestamp.AsTime()}
 	began.Id = t.id()

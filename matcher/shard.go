@@ -187,7 +187,7 @@ func (s *shard) warn(err error, wait time.Duration, failures int) {
 // recovered logs that the shard continues after a warning.
 func (s *shard) recovered() {
 	if s.stalled.Swap(false) {
-		s.reaction.m.opts.Logger.Info("a shard of a reaction goes on", "reaction", s.reaction.current().ID, "shard", s.number)
+		s.reaction.m.opts.Logger.Info("a shard of a reaction resumes", "reaction", s.reaction.current().ID, "shard", s.number)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func newEmulatorsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "emulators",
-		Short: "Start engines on this machine, and tell what it takes",
+		Short: "Start engines on this machine, and report what is missing",
 		Long: `Start the engines that need a server, without Docker and without configuration:
 PostgreSQL as a private server of the programs on this machine, AlloyDB as a
 stand-in for its service before such a server, Bigtable and Spanner as Google's

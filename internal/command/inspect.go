@@ -61,7 +61,7 @@ error, with the --from of the next one.`,
 	runs := in.command("runs", "Runs, the newest first", cobra.NoArgs, in.runs)
 	run := in.command("run RUN_ID", "One run: identity, lease, its ledgers and their records", cobra.ExactArgs(1), in.run)
 	journal := in.command("journal RUN_ID", "The journal of one run: who wrote what under which token", cobra.ExactArgs(1), in.journal)
-	leases := in.command("leases", "Runs that somebody holds, and for how long yet", cobra.NoArgs, in.leases)
+	leases := in.command("leases", "Runs under a live lease, and the time that is left of it", cobra.NoArgs, in.leases)
 	const cursor = "begin a page where the page before said that the next one does"
 	runs.Flags().StringVar(&in.from, "from", "", cursor)
 	leases.Flags().StringVar(&in.from, "from", "", cursor)

@@ -229,7 +229,7 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 	}
 	c.dialer, old.retired = d, true
 	c.closeIfUnused(old)
-	c.logger.Warn("tapestore: AlloyDB lets nobody in by this connector's certificate; a new connector was made",
+	c.logger.Warn("tapestore: AlloyDB refuses this connector's certificate; the store uses a new connector",
 		"instance", c.instance, "error", why)
 	return nil
 }

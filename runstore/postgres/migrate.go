@@ -87,7 +87,7 @@ func (s *Store) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {
 		}
 		if s.opts.NoMigrate {
 			return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-				"%q is at version %d, this program's is %d, and it was told not to migrate", s.opts.Schema, version, len(steps))}
+				"%q is at version %d, this program needs %d, and migration is turned off", s.opts.Schema, version, len(steps))}
 		}
 		if err := s.step(ctx, conn, steps, len(steps)); err != nil {
 			return s.explainMigration(err, version, len(steps))
