@@ -51,7 +51,7 @@ func TestAlloyDBAdminRefusesAndRecovers(t *testing.T) {
 			if _, ok := errors.AsType[*errtype.RefreshError](err); !ok {
 				t.Errorf("connect: %v, want a RefreshError", err)
 			}
-			if e, ok := errors.AsType[*googleapi.Error](err); !ok || e.Code != status || !strings.Contains(e.Message, "told to refuse") {
+			if e, ok := errors.AsType[*googleapi.Error](err); !ok || e.Code != status || !strings.Contains(e.Message, "makes the emulator refuse") {
 				t.Errorf("connect: %v, want status %d and the reason", err, status)
 			}
 			if got := s.Stats(); got.AdminRefused == 0 || got.Certificates != 0 {

@@ -164,7 +164,7 @@ func TestSchemaRefused(t *testing.T) {
 		{"newer than this program", []string{`INSERT INTO tapestore.migrations (version) VALUES (99)`}, nil,
 			runstore.ErrUnsupported, `"tapestore" is at version 99, which is newer than this program's`},
 		{"none, and migration turned off", []string{`DROP SCHEMA tapestore CASCADE`}, []string{"migrate=no"},
-			runstore.ErrUnsupported, `"tapestore" is at version 0, this program's is`},
+			runstore.ErrUnsupported, `"tapestore" is at version 0, this program needs`},
 		{"another's table", []string{`DROP SCHEMA tapestore CASCADE`, `CREATE SCHEMA tapestore`, `CREATE TABLE tapestore.runs (theirs integer)`}, nil,
 			runstore.ErrUnavailable, `relation "runs" already exists`},
 		{"another's migrations", []string{`DROP SCHEMA tapestore CASCADE`, `CREATE SCHEMA tapestore`, `CREATE TABLE tapestore.migrations (theirs integer)`}, nil,
