@@ -83,7 +83,7 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 		var named []placed
 		for _, n := range numbers {
 			g := found[n]
-			if g == nil || g.damage != nil || g.Next != 0 {
+			if g == nil || g.damage != nil || g.appends != nil || g.Next != 0 {
 				return false, nil
 			}
 			for _, r := range g.Ranges {

@@ -23,3 +23,10 @@ func CloseAtRest(s *Store, grace time.Duration) error {
 	})
 	return s.Close()
 }
+
+// Tell has a handle without workers tell the rows of the runs what the feed has, as its worker would
+// every few seconds.
+func Tell(ctx context.Context, s *Store) error { return s.feed.tell(byTest(ctx)) }
+
+// PageEntries is how many appends a page of the feed's log takes.
+const PageEntries = pageEntries

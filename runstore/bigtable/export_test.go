@@ -203,7 +203,7 @@ func SkipSegments(ctx context.Context, s *Store) error {
 	if err := s.feed.catchUp(ctx); err != nil {
 		return err
 	}
-	made, err := s.create(ctx, &segment{By: 1, Next: (s.feed.end/stepSegments + 1) * stepSegments, number: s.feed.end})
+	made, err := s.create(ctx, &segment{By: 1, Next: (s.feed.end/stepSegments + 1) * stepSegments, number: s.feed.end}, false)
 	if err == nil && !made {
 		err = errBusy
 	}

@@ -69,19 +69,21 @@ func (r *row) fed() (*fed, error) {
 
 var errFed = corrupt(errors.New("a cell of the feed's family that this program did not write"))
 
-// propagate adds a segment's ranges to the changes of its runs' rows, by their keys. The changes
-// may be written more than once, and late.
+// propagate adds a segment's ranges to the changes of its runs' rows, by their keys, but for those
+// that they are told. The changes may be written more than once, and late.
 func (g *segment) propagate(rows map[string]mutation) {
-	for _, r := range g.Ranges {
+	for _, r := range g.Ranges[g.told:] {
 		key := runKey(runstore.RunID(r.Run))
 		row, there := rows[key]
 		if !there {
 			row = mutation{key: key, m: bigtable.NewMutation()}
 		}
 		through := []byte(be64(r.From + r.N - 1))
-		row.m.Set(familyFeed, columnStep(r.Life, g.number), numbered(g.number), through)
-		row.m.Set(familyFeed, columnThrough(r.Life), numbered(g.number), through)
-		row.n += 128
+		for _, column := range []string{columnStep(r.Life, g.number), columnThrough(r.Life)} {
+			row.m.DeleteTimestampRange(familyFeed, column, 0, numbered(g.number))
+			row.m.Set(familyFeed, column, numbered(g.number), through)
+		}
+		row.n += 256
 		rows[key] = row
 	}
 }

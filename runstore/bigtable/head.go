@@ -52,6 +52,8 @@ type head struct {
 	RunnableFrom int64 `json:"runnableFrom,omitempty"`
 	// Sealed is how many segments of the journal are rows of their own.
 	Sealed int64 `json:"sealed,omitempty"`
+	// PagedFrom is the last event that a program of a format before pages may have committed.
+	PagedFrom int64 `json:"pagedFrom,omitempty"`
 	// Time is that of the last write: a run's times never go back.
 	Time int64 `json:"time"`
 

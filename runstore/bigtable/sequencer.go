@@ -21,12 +21,12 @@ import (
 // is found by way of the runs' marks; see sweep.go.
 //
 // A round needs to know all segments of the log, and of each run which events it has. The
-// handle remembers both (logEnd, fed) as long as it appends; if the next segment turns out to be
-// another handle's, it reads the segments that it does not know and begins again. So a round
-// of a handle that is alone is one request, the conditional creation of a segment. A round that
-// knows nothing reads how far the segments are told to the rows of the runs (the hint), all
-// segments after that, and then the runs' rows: the log has the events that a run's row says, and
-// those that these segments name.
+// handle remembers both (end, fed) as long as it appends. So a round is one request, an append to
+// the page that ends the log (page.go), or the creation of one. If the page turns out to be full, or
+// the next segment to be another handle's, it reads the segments that it does not know and begins
+// again. A round that knows nothing reads how far the segments are told to the rows of the runs (the
+// hint), all segments after that, and then the runs' rows: the log has the events that a run's row
+// says, and those that these segments name.
 //
 // The rows are told every few seconds.
 type sequencer struct {
@@ -43,8 +43,12 @@ type sequencer struct {
 
 	turn chan struct{} // holds a value while a round is under way
 	// The following belong to the round.
-	end    int64                       // no segment of this number was there
-	recent map[int64]*segment          // those before end that may not be told yet
+	end    int64                       // no segment of this number was there, or it is last
+	last   *segment                    // the open page that the log ends with, or nil
+	seen   seen                        // last when it was reviewed
+	recent map[int64]*segment          // those before end, and last, that may not be told yet
+	mine   map[int64]bool              // the numbers that this handle has created since the last review
+	read   localclock.Reading          // when the handle met the end of the log last
 	fed    map[runstore.RunID]progress // of runs whose last events the segments before end name
 	epoch  int64                       // the newest that was known when fed was begun
 }
@@ -53,12 +57,13 @@ type sequencer struct {
 type progress struct {
 	life, seq    int64
 	epoch, stamp int64 // of the run's head
+	paged        int64 // the run's events up to this one are not for pages
 }
 
 func newSequencer(s *Store) *sequencer {
 	return &sequencer{
 		store: s, dirty: map[runstore.RunID]bool{}, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
-		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{}, lonely: map[mark]localclock.Reading{},
+		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, mine: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{}, lonely: map[mark]localclock.Reading{},
 	}
 }
 
@@ -68,7 +73,7 @@ func (q *sequencer) committed(id runstore.RunID, e *edit) {
 	if len(q.heads) >= maxRuns {
 		clear(q.heads)
 	}
-	q.heads[id] = progress{e.head.Life, e.head.Seq, e.head.Epoch, e.head.Stamp}
+	q.heads[id] = progress{e.head.Life, e.head.Seq, e.head.Epoch, e.head.Stamp, e.head.PagedFrom}
 	if e.purged || e.moved {
 		delete(q.heads, id)
 	}
@@ -210,6 +215,9 @@ func (q *sequencer) tell(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-q.turn }()
+	if q.last == nil && !q.untold() {
+		return nil
+	}
 	void, err := q.tellAll(ctx)
 	for _, id := range void {
 		q.add(id)
@@ -243,20 +251,16 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 				return err
 			}
 		}
-		g, more, err := q.compose(ctx, ids, !tell)
+		g, more, paged, err := q.compose(ctx, ids, !tell)
 		if err != nil {
 			return err
 		}
 		if g != nil {
-			made, err := q.store.create(ctx, g)
-			if err != nil {
+			if there, err := q.extend(ctx, g, paged && !tell); err != nil {
 				return err
-			}
-			if !made {
+			} else if !there {
 				continue
 			}
-			q.learn(g)
-			q.end = g.next()
 		}
 		if tell || len(q.recent) >= maxRecent {
 			void, err := q.tellAll(ctx)
@@ -273,36 +277,85 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 	}
 }
 
-// catchUp reads the hint and the segments that the handle does not know yet.
-func (q *sequencer) catchUp(ctx context.Context) error {
-	told, err := q.store.hint(ctx)
-	if err != nil {
-		return err
+// extend adds the events of g to the log: to the page that ends it, or as its next segment, which becomes
+// a page. Without paged they get a segment of their own, which is complete. It reports false if the
+// log goes on in another way than the handle knew.
+func (q *sequencer) extend(ctx context.Context, g *segment, paged bool) (there bool, err error) {
+	if q.last != nil && paged {
+		now, has, err := q.store.append(ctx, q.last, entry{ranges: g.Ranges})
+		if err != nil {
+			return false, err
+		}
+		q.meet(now)
+		return has, nil
 	}
-	if q.end <= told { // others were busy, or this is the first round
-		clear(q.fed)
-		last, err := q.store.log(ctx, max(told, 0))
+	if q.last != nil {
+		// The page may have got events that g names: g is to be composed anew.
+		now, err := q.store.closePage(ctx, q.last, q.last.number+1)
+		if err == nil {
+			q.meet(now)
+		}
+		return false, err
+	}
+	made, err := q.store.create(ctx, g, paged)
+	if made {
+		q.meet(g)
+		q.mine[g.number] = true
+	}
+	return made, err
+}
+
+// catchUp reads the segments that the handle does not know yet, and first the hint unless it has
+// met the end of the log lately.
+func (q *sequencer) catchUp(ctx context.Context) error {
+	if q.end == 0 || q.store.clock.here.Since(q.read) > tellEvery {
+		told, err := q.store.hint(ctx)
 		if err != nil {
 			return err
 		}
-		q.end = max(told+1, firstSegment)
-		if g := last[told]; g != nil {
-			q.end = g.next()
+		if q.end <= told { // others were busy, or this is the first round
+			clear(q.fed)
+			last, err := q.store.log(ctx, max(told, 0))
+			if err != nil {
+				return err
+			}
+			q.end = max(told+1, firstSegment)
+			if g := last[told]; g != nil {
+				q.end = g.next()
+			}
 		}
+		maps.DeleteFunc(q.recent, func(number int64, _ *segment) bool { return number <= told })
 	}
-	maps.DeleteFunc(q.recent, func(number int64, _ *segment) bool { return number <= told })
+	q.last = nil
 	end, err := q.store.follow(ctx, q.end, func(g *segment) bool {
-		q.learn(g)
+		q.meet(g)
 		return true
 	})
 	if err == nil {
-		q.end = end
+		q.end, q.read = end, q.store.clock.here.Read()
 	}
 	return err
 }
 
-// learn takes over a segment of the log: the one behind all that are known.
+// meet takes over the segment that the log ends with, as far as is known. Nil says that what the
+// handle knew of the log is wrong.
+func (q *sequencer) meet(g *segment) {
+	q.last = nil
+	if g == nil {
+		q.end = 0
+		return
+	}
+	q.learn(g)
+	if q.end, q.read = g.next(), q.store.clock.here.Read(); g.isOpen() {
+		q.end, q.last = g.number, g
+	}
+}
+
+// learn takes over a segment of the log: the one behind all that are known, or one of these.
 func (q *sequencer) learn(g *segment) {
+	if known := q.recent[g.number]; known != nil {
+		g.told = known.told
+	}
 	q.recent[g.number] = g
 	for _, r := range g.Ranges {
 		if known, there := q.fed[runstore.RunID(r.Run)]; there && known.life == r.Life {
@@ -319,7 +372,7 @@ func (q *sequencer) lacks(ctx context.Context, id runstore.RunID, h *head) bool 
 	}
 	defer func() { <-q.turn }()
 	known := q.fed[id]
-	return known.life != h.Life || known.seq < h.Seq || h.isOld(q.store.epoch()) || len(q.recent) == 0
+	return known.life != h.Life || known.seq < h.Seq || h.isOld(q.store.epoch()) || !q.untold()
 }
 
 // remembered returns what the handle knows of a run's head and of its events in the log, without
@@ -334,13 +387,14 @@ func (q *sequencer) remembered(id runstore.RunID) (last, fed progress, known boo
 }
 
 // compose makes the next segment, of events that the log does not have; more reports
-// whether there are others. If own, this handle has committed the last events of the runs, and
-// the rows of those that it remembers are not read.
-func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *segment, more bool, err error) {
-	g = &segment{By: rand.Uint64(), number: q.end}
+// whether there are others, and paged whether they may stand in a page. If own, this handle has
+// committed the last events of the runs, and the rows of those that it remembers are not read.
+func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *segment, more, paged bool, err error) {
+	g, paged = &segment{By: rand.Uint64(), number: q.end}, true
 	left := int64(maxSegment)
-	name := func(id runstore.RunID, life, through, last int64) {
+	name := func(id runstore.RunID, life, through, last, pagedFrom int64) {
 		n := min(last-through, left)
+		paged = paged && (n <= 0 || through >= pagedFrom)
 		more = more || n < last-through
 		if n > 0 {
 			left -= n
@@ -356,7 +410,7 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 	var keys []string
 	for _, id := range ids {
 		if last, fed, known := q.remembered(id); own && known {
-			name(id, last.life, fed.seq, last.seq)
+			name(id, last.life, fed.seq, last.seq, last.paged)
 		} else {
 			keys = append(keys, runKey(id))
 		}
@@ -376,13 +430,21 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 		}
 		through := max(x.through, q.named(id, parsed.head.Life))
 		q.fed[id] = progress{life: parsed.head.Life, seq: through}
-		name(id, parsed.head.Life, through, parsed.head.Seq)
+		name(id, parsed.head.Life, through, parsed.head.Seq, parsed.head.pagedFrom())
 		return nil
 	})
 	if err != nil || len(g.Ranges) == 0 {
-		return nil, false, err
+		return nil, false, false, err
 	}
-	return g, more, nil
+	return g, more, paged, nil
+}
+
+// pagedFrom returns the last event that is not for pages.
+func (h *head) pagedFrom() int64 {
+	if h.Format < formatPages {
+		return h.Seq
+	}
+	return h.PagedFrom
 }
 
 // named returns the last event of a run that a recent segment names.
@@ -397,12 +459,15 @@ func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
 	return through
 }
 
-// create creates the row of a segment, if there is none.
-func (s *Store) create(ctx context.Context, g *segment) (made bool, err error) {
+// create creates the row of a segment, if there is none: as a page, or complete.
+func (s *Store) create(ctx context.Context, g *segment, open bool) (made bool, err error) {
 	value, _ := json.Marshal(g) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
-	stamp := max(g.Next-1, 0) // what ends an epoch has the stamp of the next
-	set.Set(familyOther, "", numbered(stamp), value)
+	set.Set(familyOther, "", numbered(g.stamp()), value)
+	if open {
+		set.Set(familyOther, columnPage, 0, []byte(g.header()))
+		g.appends, g.created = &appends{open: true, has: map[uint64]bool{}}, len(g.Ranges)
+	}
 	m := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set)
 	for t, doubt := s.tries(), false; ; doubt = true {
 		var there bool

@@ -14,77 +14,163 @@ import (
 // hint. It returns the runs of the segments that are void: their rows are not told, and the log may
 // lack their events.
 func (q *sequencer) tellAll(ctx context.Context) (void []runstore.RunID, err error) {
-	if len(q.recent) == 0 {
-		return nil, nil
-	}
-	if void, err = q.dropVoid(ctx); err != nil || len(void) > 0 {
+	if void, err = q.review(ctx); err != nil || len(void) > 0 {
 		return void, err
 	}
 	rows := map[string]mutation{}
-	for _, g := range q.recent {
-		g.propagate(rows)
+	told := int64(0)
+	for number, g := range q.recent {
+		if g.propagate(rows); g.appends == nil {
+			told = max(told, number)
+		}
 	}
 	if err := q.store.writeAll(ctx, slices.Collect(maps.Values(rows))); err != nil {
 		return nil, err
 	}
-	if err := q.store.advanceHint(ctx, slices.Max(slices.Collect(maps.Keys(q.recent)))); err != nil {
-		return nil, err
+	if told > 0 {
+		if err := q.store.advanceHint(ctx, told); err != nil {
+			return nil, err
+		}
 	}
-	clear(q.recent)
+	maps.DeleteFunc(q.recent, func(_ int64, g *segment) bool { return g.appends == nil })
+	for _, g := range q.recent {
+		g.told = len(g.Ranges)
+	}
 	return nil, nil
 }
 
-// dropVoid deletes the recent segments that stand in a block which was compacted before they were
-// created, and returns their runs. A handle that was suspended creates such a segment: it takes its
-// number for the end of the log, others have used the number since, and removed it. No reader finds
-// the segment. The check costs one read for many segments, and needs no clock, which may stand still
-// while a machine is suspended. A handle that dies before it has told no row, so the passes bring
-// the events into the log again.
-func (q *sequencer) dropVoid(ctx context.Context) (runs []runstore.RunID, err error) {
-	starts := map[int64]bool{}
-	for number := range q.recent {
-		if start := blockStart(number); start != number {
-			starts[start] = true
+// untold reports whether there is something to tell.
+func (q *sequencer) untold() bool {
+	for _, g := range q.recent {
+		if g.told < len(g.Ranges) || g.appends == nil {
+			return true
 		}
 	}
-	found, err := q.store.log(ctx, slices.Collect(maps.Keys(starts))...)
+	return false
+}
+
+// review looks at the recent segments as they are now: it drops those that are void, whose runs it
+// returns, and freezes the pages that are closed. It closes the page that ends the log if nothing was
+// appended since the last review, or if a program of format 4 has gone on behind it. That is one read
+// for many segments.
+//
+// A segment is void if it stands in a block which was compacted before it was created. A handle that
+// was suspended creates such a segment: it takes its number for the end of the log, others have used
+// the number since, and removed it. No reader finds the segment. The check needs no clock, which may
+// stand still while a machine is suspended. A handle that dies before it has told no row, so the
+// passes bring the events into the log again.
+func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err error) {
+	asked := map[int64]bool{}
+	for number := range q.mine {
+		if start := blockStart(number); start != number {
+			asked[start] = true
+		}
+	}
+	for number, g := range q.recent {
+		if g.appends != nil {
+			asked[number] = true
+		}
+	}
+	if q.last != nil {
+		asked[q.end+1] = true
+	}
+	found, err := q.store.log(ctx, slices.Collect(maps.Keys(asked))...)
 	if err != nil {
 		return nil, err
 	}
+	if void, err = q.dropVoid(ctx, found); err != nil || len(void) > 0 {
+		return void, err
+	}
+	for _, number := range slices.Sorted(maps.Keys(q.recent)) {
+		g := found[number]
+		if q.recent[number].appends == nil {
+			continue
+		}
+		if g == nil { // it is told and compacted
+			delete(q.recent, number)
+			continue
+		}
+		if g.isOpen() && (found[number+1] != nil || q.last != nil && q.seen == seen{number, g.entries}) {
+			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // it was frozen meanwhile
+				found, err = q.store.log(ctx, number)
+				g = found[number]
+			}
+			if err != nil || g == nil {
+				return nil, err
+			}
+		}
+		if g.appends != nil && !g.open {
+			g.told = q.recent[number].told
+			if g, err = q.store.freeze(ctx, g); err != nil {
+				return nil, err
+			}
+		}
+		if q.learn(g); number == q.end {
+			q.meet(g)
+		}
+	}
+	if q.last != nil {
+		q.seen = seen{q.end, q.last.entries}
+	}
+	return nil, nil
+}
+
+// seen is a page as it was at a review.
+type seen struct {
+	number  int64
+	entries int
+}
+
+// dropVoid deletes the void segments among those that this handle has created. found are the first
+// segments of their blocks.
+func (q *sequencer) dropVoid(ctx context.Context, found map[int64]*segment) (runs []runstore.RunID, err error) {
 	var dead []mutation
-	for number, g := range q.recent {
+	for number := range q.mine {
 		if _, void := found[blockStart(number)].skips(number); void {
 			dead = append(dead, remove(logKey(number)))
-			for _, r := range g.Ranges {
-				runs = append(runs, runstore.RunID(r.Run))
+			if g := q.recent[number]; g != nil {
+				for _, r := range g.Ranges {
+					runs = append(runs, runstore.RunID(r.Run))
+				}
 			}
 		}
 	}
 	if len(dead) == 0 {
+		clear(q.mine)
 		return nil, nil
 	}
 	if err := q.store.writeAll(ctx, dead); err != nil {
 		return nil, err
 	}
 	// What the handle knew of the log is wrong.
-	q.end = 0
+	q.end, q.last = 0, nil
 	clear(q.recent)
 	clear(q.fed)
+	clear(q.mine)
 	return runs, nil
 }
+
+// columnTold is the column of the hint. Programs of format 4 have one in the column "", and advance it
+// over pages that they take for complete segments.
+const columnTold = "p"
 
 // advanceHint records that all segments up to a number are told to their runs. The hint never
 // goes back.
 func (s *Store) advanceHint(ctx context.Context, told int64) error {
 	m := bigtable.NewMutation()
-	m.Set(familyOther, "", numbered(told), []byte(be64(told)))
+	m.DeleteTimestampRange(familyOther, columnTold, 0, numbered(told))
+	m.Set(familyOther, columnTold, numbered(told), []byte(be64(told)))
 	return s.writeAll(ctx, []mutation{{kindHint, m, 64}})
 }
 
 // hint returns the number up to which all segments are told to their runs.
 func (s *Store) hint(ctx context.Context) (told int64, err error) {
 	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
-		if value := cell(r, familyOther, ""); len(value) == 8 { // else the rounds begin with the first segment
+		value := cell(r, familyOther, columnTold)
+		if value == nil { // no page was created yet
+			value = cell(r, familyOther, "")
+		}
+		if len(value) == 8 { // else the rounds begin with the first segment
 			told = fromBE64(string(value))
 		}
 		return nil

@@ -71,8 +71,8 @@ func TestStoreOfTheVersionBefore(t *testing.T) {
 	wg.Wait()
 	for _, key := range keys(t, tbl, "g") {
 		row, err := tbl.ReadRow(t.Context(), key, client.RowFilter(client.LatestNFilter(1)))
-		if err != nil || !bytes.Contains(row["x"][0].Value, []byte(`"format":4`)) {
-			t.Errorf("the row %q of the epochs: %v, %v, want format 4", key, row, err)
+		if err != nil || !bytes.Contains(row["x"][0].Value, []byte(`"format":5`)) {
+			t.Errorf("the row %q of the epochs: %v, %v, want format 5", key, row, err)
 		}
 	}
 	s := openBare(t, table)
