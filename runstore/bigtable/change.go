@@ -331,9 +331,6 @@ func (e *edit) orphans() (keys []string) {
 func newEdit(r *run, now time.Time) *edit {
 	e := &edit{run: r, head: r.head, nonce: rand.Uint64(), m: bigtable.NewMutation(), tail: r.tail}
 	e.head.madeBy(e.nonce)
-	if e.head.Format < formatPages {
-		e.head.Format, e.head.PagedFrom = formatPages, e.head.Seq
-	}
 	e.now = max(r.head.Time, runstore.Micros(now.Truncate(runstore.TimePrecision)))
 	e.head.Time = e.now
 	return e

@@ -41,9 +41,9 @@ func (g *segment) skips(number int64) (next int64, skips bool) {
 	return g.Next, true
 }
 
-// patrolLog compacts the block of the first segment behind a hash, and those that follow it while
+// compactSome compacts the block of the first segment behind a hash, and those that follow it while
 // they are empty.
-func (s *Store) patrolLog(ctx context.Context, hash string) error {
+func (s *Store) compactSome(ctx context.Context, hash string) error {
 	keys, err := s.keys(ctx, kindLog+hash, after(kindLog), 1)
 	if err == nil && len(keys) == 0 {
 		keys, err = s.keys(ctx, kindLog, kindLog+hash, 1)

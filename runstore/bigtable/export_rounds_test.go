@@ -7,7 +7,10 @@ import (
 
 // Rounds brings the events that a handle without workers has committed into the feed, as
 // its worker would when it is woken: those, and no events of other handles.
-func Rounds(ctx context.Context, s *Store) { s.feed.rounds(byTest(ctx)) }
+func Rounds(ctx context.Context, s *Store) {
+	s.feed.rounds(byTest(ctx))
+	s.upkeep.seals(byTest(ctx))
+}
 
 // CloseAtRest closes a handle without workers as one whose worker has not begun to bring
 // its last events into the feed. The worker may take up to grace for them.
@@ -30,3 +33,6 @@ func Tell(ctx context.Context, s *Store) error { return s.feed.tell(byTest(ctx))
 
 // PageEntries is how many appends a page of the feed's log takes.
 const PageEntries = pageEntries
+
+// Release gives up the claims of a handle without workers, as Close does.
+func Release(ctx context.Context, s *Store) { _, _ = s.upkeep.claims(byTest(ctx), false) }

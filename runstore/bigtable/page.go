@@ -237,3 +237,19 @@ func (g *segment) stamp() int64 { return max(g.Next-1, 0) }
 
 // of names the run and its life.
 func (r span) of() runLife { return runLife{runstore.RunID(r.Run), r.Life} }
+
+// beginPages has the events that follow stand in pages. From here on no program of format 4 writes to the
+// run.
+func (h *head) beginPages() {
+	if h.Format < formatPages {
+		h.Format, h.PagedFrom = formatPages, h.Seq
+	}
+}
+
+// pagedFrom returns the last event that is not for pages.
+func (h *head) pagedFrom() int64 {
+	if h.Format < formatPages {
+		return h.Seq
+	}
+	return h.PagedFrom
+}

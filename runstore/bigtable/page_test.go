@@ -60,9 +60,9 @@ func TestAppendsOfManyHandles(t *testing.T) {
 				}
 				return false
 			})
-			defer watch.End()
+			defer watch.Stop()
 			inPages(t, handles, 5)
-			watch.End()
+			watch.Stop()
 			if appends != 5*n || all != appends {
 				t.Errorf("%d events: %d appends and %d requests in all, want one each", 5*n, appends, all)
 			}
@@ -105,13 +105,13 @@ func TestPageLosesMessages(t *testing.T) {
 	inPages(t, s, 1)
 	refused := server(t).Refuse(1, onPage(table))
 	inPages(t, s, 1)
-	refused.End()
+	refused.Stop()
 	dropped := server(t).DropReplies(1, onPage(table))
 	inPages(t, s, 1)
-	dropped.End()
+	dropped.Stop()
 	inPages(t, s, 1)
-	if n := len(whole(t, s[0], 0, 10, nil)); n != 4 || refused.Met() == 0 || dropped.Met() == 0 {
-		t.Errorf("the feed has %d events, want 4; %d and %d requests failed", n, refused.Met(), dropped.Met())
+	if n := len(whole(t, s[0], 0, 10, nil)); n != 4 || refused.Count() == 0 || dropped.Count() == 0 {
+		t.Errorf("the feed has %d events, want 4; %d and %d requests failed", n, refused.Count(), dropped.Count())
 	}
 }
 
@@ -158,7 +158,7 @@ func TestAppendIsLate(t *testing.T) {
 			met(t, held, 1)
 			meanwhile(t, handles[1])
 			before := whole(t, handles[1], 0, 10, nil)
-			held.End()
+			held.Stop()
 			<-done
 			if err := bigtable.Sequence(t.Context(), openBare(t, table), "run 0", "run 1"); err != nil {
 				t.Fatal(err)
@@ -266,6 +266,7 @@ func TestEventsOfFormat4AreInNoPage(t *testing.T) {
 	ofFormat4(t, tbl, "run 1")
 	inPages(t, handles, 2)
 	next := []*bigtable.Store{handles[0], openBare(t, table)}
+	takeOver(t, next[1], "run 1")
 	commit(t, next[1], signal("run 1", "of format 5"))
 	bigtable.Rounds(t.Context(), next[1])
 	if n := len(pagesOf(t, tbl)); n != 1 || len(keys(t, tbl, "l")) != 2 {

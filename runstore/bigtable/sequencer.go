@@ -17,8 +17,8 @@ import (
 )
 
 // sequencer brings the events that this handle commits into the feed, in the
-// background, soon after their commit: a commit spends nothing on it. What a crash left
-// is found by way of the runs' marks; see sweep.go.
+// background, soon after their commit: a commit spends nothing on it. Nothing else is done by its
+// goroutine. What a crash left is found by way of the runs' marks; see sweep.go.
 //
 // A round needs to know all segments of the log, and of each run which events it has. The
 // handle remembers both (end, fed) as long as it appends. So a round is one request, an append to
@@ -33,13 +33,9 @@ type sequencer struct {
 	store *Store
 	mu    sync.Mutex
 	dirty map[runstore.RunID]bool     // runs with events that the feed may not have
-	long  map[runstore.RunID]bool     // runs with events to seal
 	heads map[runstore.RunID]progress // of runs that this handle committed to last
 	kick  chan struct{}
 	done  chan struct{}
-
-	passes int                         // over the marks
-	lonely map[mark]localclock.Reading // marks without a run, and when they were first seen; see sweep.go
 
 	turn chan struct{} // holds a value while a round is under way
 	// The following belong to the round.
@@ -62,8 +58,8 @@ type progress struct {
 
 func newSequencer(s *Store) *sequencer {
 	return &sequencer{
-		store: s, dirty: map[runstore.RunID]bool{}, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
-		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, mine: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{}, lonely: map[mark]localclock.Reading{},
+		store: s, dirty: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
+		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, mine: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{},
 	}
 }
 
@@ -73,7 +69,7 @@ func (q *sequencer) committed(id runstore.RunID, e *edit) {
 	if len(q.heads) >= maxRuns {
 		clear(q.heads)
 	}
-	q.heads[id] = progress{e.head.Life, e.head.Seq, e.head.Epoch, e.head.Stamp, e.head.PagedFrom}
+	q.heads[id] = progress{e.head.Life, e.head.Seq, e.head.Epoch, e.head.Stamp, e.head.pagedFrom()}
 	if e.purged || e.moved {
 		delete(q.heads, id)
 	}
@@ -82,14 +78,11 @@ func (q *sequencer) committed(id runstore.RunID, e *edit) {
 		q.store.later(func(ctx context.Context) error { return q.store.visit(ctx, id) })
 		return
 	}
-	long := e.head.unsealed() >= sealAt
-	if e.done.FirstSeq == 0 && !long {
-		return
+	if e.head.unsealed() >= sealAt {
+		q.store.upkeep.add(id)
 	}
-	if long {
-		q.mu.Lock()
-		q.long[id] = true
-		q.mu.Unlock()
+	if e.done.FirstSeq == 0 {
+		return
 	}
 	q.add(id)
 }
@@ -125,14 +118,9 @@ const (
 	tellEvery = 4 * time.Second
 	// maxRecent bounds the segments that are not told.
 	maxRecent = 64
-	// patrolEvery is after how many passes over the marks one looks at rows that no mark
-	// leads to.
-	patrolEvery = 8
 )
 
 func (q *sequencer) work() {
-	sweep := time.NewTimer(rand.N(sweepEvery))
-	defer sweep.Stop()
 	tell := time.NewTicker(tellEvery)
 	defer tell.Stop()
 	wait, ended := pace, localclock.Reading{}
@@ -147,9 +135,6 @@ func (q *sequencer) work() {
 			q.rounds(q.store.stopped)
 			pause(q.done, wait)
 			ended = q.store.clock.here.Read()
-		case <-sweep.C:
-			q.store.sweep(q.store.stopped)
-			sweep.Reset(sweepEvery/2 + rand.N(sweepEvery))
 		case <-tell.C:
 			if err := q.tell(q.store.stopped); err != nil && q.store.stopped.Err() == nil {
 				q.store.opts.Logger.Warn("bigtable: runs wait to be told what the feed has", "error", err)
@@ -173,21 +158,13 @@ func pause(done chan struct{}, d time.Duration) {
 	}
 }
 
-// rounds works off what is dirty now, and seals what has become long.
+// rounds works off what is dirty now.
 func (q *sequencer) rounds(ctx context.Context) {
 	q.mu.Lock()
-	dirty, long := q.dirty, q.long
-	q.dirty, q.long = map[runstore.RunID]bool{}, map[runstore.RunID]bool{}
+	dirty := q.dirty
+	q.dirty = map[runstore.RunID]bool{}
 	q.mu.Unlock()
 	err := q.bring(ctx, false, slices.Collect(maps.Keys(dirty))...)
-	if err == nil {
-		for id := range long {
-			if err = q.store.prepareSeal(ctx, id); err != nil && !q.store.passOver(id, err) {
-				break
-			}
-			err = nil
-		}
-	}
 	if err == nil {
 		return
 	}
@@ -196,7 +173,6 @@ func (q *sequencer) rounds(ctx context.Context) {
 	}
 	q.mu.Lock() // and again, later
 	maps.Copy(q.dirty, dirty)
-	maps.Copy(q.long, long)
 	q.mu.Unlock()
 	if ctx.Err() == nil {
 		pause(q.done, outcome.MaxPause)
@@ -437,14 +413,6 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 		return nil, false, false, err
 	}
 	return g, more, paged, nil
-}
-
-// pagedFrom returns the last event that is not for pages.
-func (h *head) pagedFrom() int64 {
-	if h.Format < formatPages {
-		return h.Seq
-	}
-	return h.PagedFrom
 }
 
 // named returns the last event of a run that a recent segment names.

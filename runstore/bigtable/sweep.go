@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -18,10 +17,11 @@ import (
 // left: events that the feed does not have, segments and packs of a run that was purged,
 // packs of writes that were never made. A mark goes when its run has been idle for a
 // while and nothing is left to do; the run's head says so first, so that the next write
-// sets it again.
+// sets it again. A mark that leads to no run is left to gc.go: its creation is under way, or was never
+// made.
 
 const (
-	// sweepEvery is how often a handle passes over the marks, on average.
+	// sweepEvery is how often the handle that has claimed a shard of the marks passes over it, on average.
 	sweepEvery = 4 * time.Second
 	// idleAfter is how long a run is idle before its mark goes.
 	idleAfter = 10 * time.Minute
@@ -43,25 +43,31 @@ func (s *Store) later(f func(ctx context.Context) error) {
 	})
 }
 
-// sweep passes over the marks.
-func (s *Store) sweep(ctx context.Context) {
-	err := s.scanPrefix(ctx, kindMark, func(keys []string) error {
-		select {
-		case <-s.closed:
-			return errStopped
-		default:
+// sweep passes over the marks of some shards, which are in order.
+func (s *Store) sweep(ctx context.Context, mine []int) error {
+	for len(mine) > 0 {
+		n := 1
+		for n < len(mine) && mine[n] == mine[n-1]+1 {
+			n++
 		}
-		if err := s.sweepMarks(ctx, keys); err != nil && ctx.Err() == nil {
-			s.opts.Logger.Warn("bigtable: a pass over the marks met an error", "error", err)
+		from, to := kindMark+string([]byte{byte(mine[0])}), kindMark+string([]byte{byte(mine[n-1] + 1)})
+		err := s.scanRange(ctx, from, to, func(keys []string) error {
+			select {
+			case <-s.closed:
+				return errStopped
+			default:
+			}
+			if err := s.sweepMarks(ctx, keys); err != nil && ctx.Err() == nil {
+				s.opts.Logger.Warn("bigtable: a pass over the marks met an error", "error", err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
-	if s.feed.passes++; err == nil && s.feed.passes%patrolEvery == 0 {
-		err = s.patrol(ctx, hashed(be64(rand.Int64())))
+		mine = mine[n:]
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
-		s.opts.Logger.Warn("bigtable: a pass over the marks failed", "error", err)
-	}
+	return nil
 }
 
 var errStopped = errors.New("bigtable: the handle was closed")
@@ -86,18 +92,12 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 	}
 	var dead []mutation
 	var behind, idle, old []runstore.RunID
-	there := map[runstore.RunID]bool{}
 	err := s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
-		if err != nil {
-			there[id] = true
+		if err != nil || parsed.stored == nil {
 			return s.unlessPassedOver(id, err)
 		}
-		if parsed.stored == nil {
-			return nil
-		}
-		there[id] = true
 		for _, m := range marks[id] {
 			if m != parsed.head.mark(id) && m.rev <= parsed.head.Rev {
 				dead = append(dead, remove(m.key()))
@@ -118,17 +118,6 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		}
 		return nil
 	})
-	for id, all := range marks {
-		switch {
-		case err != nil: // it is not known which runs there are
-		case there[id]:
-			for _, m := range all {
-				delete(s.feed.lonely, m)
-			}
-		default:
-			dead = append(dead, s.lonely(ctx, id, all)...)
-		}
-	}
 	errs := []error{err, s.writeAll(ctx, dead)}
 	for _, id := range old { // before its events go into the feed: compose leaves out runs that are old
 		errs = append(errs, s.unlessPassedOver(id, s.endGrant(ctx, id)))
@@ -138,37 +127,6 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		errs = append(errs, s.unlessPassedOver(id, s.visit(ctx, id)))
 	}
 	return errors.Join(errs...)
-}
-
-// lonelyAfter is how long a mark without a run waits for the creation that set it.
-const lonelyAfter = time.Hour
-
-// lonely deals with marks that lead to no run: their creation is under way, or was never
-// made. When it has had its time, a purged run takes its place: then it cannot be made any
-// more, and its entries are dead.
-func (s *Store) lonely(ctx context.Context, id runstore.RunID, marks []mark) (dead []mutation) {
-	for _, m := range marks {
-		first, seen := s.feed.lonely[m]
-		switch {
-		case !seen && len(s.feed.lonely) < maxRuns:
-			s.feed.lonely[m] = s.clock.here.Read()
-		case seen && s.clock.here.Since(first) > lonelyAfter:
-			delete(s.feed.lonely, m)
-			e, err := s.write(ctx, id, needs{fresh: true}, func(r *run, now time.Time) (*edit, error) {
-				if r.stored != nil { // it was created after all, and the mark may be its own
-					return nil, nil
-				}
-				e := newEdit(r, now)
-				e.begin(s.epoch())
-				e.head.Purged = true
-				return e, nil
-			})
-			if err == nil && e != nil {
-				dead = append(dead, remove(m.key()))
-			}
-		}
-	}
-	return dead
 }
 
 // isIdle reports whether a run needs no mark: it was purged, or nobody drives it and
