@@ -142,7 +142,7 @@ func (g *segment) withPage(cell []byte) *segment {
 			return all
 		}
 		rest = behind
-		if !p.open || p.has[e.nonce] {
+		if !p.open {
 			continue
 		}
 		var adds []span

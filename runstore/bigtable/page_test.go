@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	client "cloud.google.com/go/bigtable"
 
@@ -338,11 +339,74 @@ func TestEndOfAPageIsLost(t *testing.T) {
 		if len(all) != 4 {
 			t.Errorf("%s: the feed has %d events, want 4", when, len(all))
 		}
-		second.put(t, tbl, isOfLog)
+		late := cells{} // under the timestamps of a server whose clock is ahead
+		for k, value := range second {
+			if k.column == "x:+" {
+				k.at += client.Timestamp(time.Hour.Microseconds())
+			}
+			late[k] = value
+		}
+		late.put(t, tbl, isOfLog)
 	}
 	commit(t, s, signal("run 0", "next"))
 	bigtable.Rounds(t.Context(), s)
 	if all := whole(t, s, 0, 10, nil); len(all) != 5 {
 		t.Errorf("the feed has %d events, want 5", len(all))
+	}
+}
+
+// A handle that begins with the hint finds the page that is open, and appends to it.
+func TestHintStaysBeforeAnOpenPage(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	handles := bareHandles(t, table, 2)
+	inPages(t, handles, 2)
+	if err := bigtable.Tell(t.Context(), handles[0]); err != nil {
+		t.Fatal(err)
+	}
+	inPages(t, []*bigtable.Store{openBare(t, table)}, 1)
+	if n := len(whole(t, handles[0], 0, 10, nil)); n != 5 {
+		t.Errorf("the feed has %d events, want 5", n)
+	}
+	if n := len(keys(t, raw(t, table), "l")); n != 1 {
+		t.Errorf("the log has %d segments, want the one page", n)
+	}
+}
+
+// The cells that gain a version with each append, or each time that a row is told of the feed, do not
+// wait for the table's garbage collection.
+func TestVersionsArePruned(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	tbl := raw(t, table)
+	handles := bareHandles(t, table, 1)
+	versions := func(row, column string) (n int) {
+		t.Helper()
+		r, err := tbl.ReadRow(t.Context(), row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range r[column[:1]] {
+			if strings.HasPrefix(item.Column, column) {
+				n++
+			}
+		}
+		return n
+	}
+	inPages(t, handles, 66)
+	await(t, "the versions of a page to be pruned", func() bool { return versions(bigtable.LogKey(1), "x:+") < 10 })
+	for range 5 {
+		inPages(t, handles, 1)
+		if err := bigtable.Sequence(t.Context(), handles[0], "run 0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range keys(t, tbl, "r") {
+		if n := versions(key, "f:t"); n != 2 {
+			t.Errorf("the row of the run has %d cells that say what the feed has, want 2", n)
+		}
+	}
+	if n := versions("L", "x:p"); n != 1 {
+		t.Errorf("the hint has %d versions, want 1", n)
 	}
 }
