@@ -141,7 +141,6 @@ func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecon
 
 // grant takes over what package rules granted.
 func (h *head) grant(r rules.Head) {
-	h.requires(formatGrants)
 	h.beginPages()
 	h.Token, h.State, h.Grant = int64(r.Token), int(r.State), []byte(r.Grant)
 	h.Owner, h.Role, h.Strict = []byte(r.Holder.Owner), []byte(r.Holder.Reactor), r.Holder.Strict

@@ -170,6 +170,8 @@ func TestOlderProgramIsRefused(t *testing.T) {
 			t.Errorf("after %s: format %s, want %s", what, got, want)
 		}
 	}
+	table, tbl = format2(t)
+	s = openBare(t, table)
 	bigtable.SetHot(s, 3<<10)
 	for i := range 60 {
 		b := signal("held", "records")
