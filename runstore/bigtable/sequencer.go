@@ -121,7 +121,7 @@ const (
 )
 
 func (q *sequencer) work() {
-	tell := time.NewTicker(tellEvery)
+	tell := time.NewTimer(rand.N(tellEvery)) // handles that start together do not tell together
 	defer tell.Stop()
 	wait, ended := pace, localclock.Reading{}
 	for {
@@ -139,6 +139,7 @@ func (q *sequencer) work() {
 			if err := q.tell(q.store.stopped); err != nil && q.store.stopped.Err() == nil {
 				q.store.opts.Logger.Warn("bigtable: runs wait to be told what the feed has", "error", err)
 			}
+			tell.Reset(tellEvery)
 		case <-q.done:
 			ctx, cancel := context.WithTimeout(q.store.stopped, q.store.closeGrace)
 			defer cancel()
