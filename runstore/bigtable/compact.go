@@ -75,6 +75,7 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 	for n := start; n < end; n++ {
 		numbers = append(numbers, n)
 	}
+	when := s.present()
 	found, err := s.log(ctx, numbers...)
 	if err != nil || found[start] == nil {
 		return false, err
@@ -93,6 +94,9 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 		if left, err := s.withoutPurged(ctx, named); err != nil || len(left) > 0 {
 			return false, err
 		}
+		if err := s.stillOf(ctx, when); err != nil {
+			return false, err
+		}
 		value, _ := json.Marshal(&segment{By: found[start].By, Next: end}) // numbers only: it cannot fail
 		if err := s.writeAll(ctx, []mutation{put(logKey(start), "", value)}); err != nil {
 			return false, err
@@ -104,6 +108,6 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 			dead = append(dead, logKey(n))
 		}
 	}
-	s.waste.made(dead)
+	s.waste.replaced(when, dead)
 	return true, nil
 }

@@ -133,7 +133,8 @@ func (s *Store) collectLonely(ctx context.Context) (deleted int, err error) {
 		return 0, outcome.Unavailable(ctx.Err())
 	}
 	for _, m := range all {
-		e, err := s.write(ctx, m.run, needs{fresh: true}, func(r *run, now time.Time) (*edit, error) {
+		when := s.present()
+		e, err := s.write(ctx, m.run, needs{fresh: true, epoch: true}, func(r *run, now time.Time) (*edit, error) {
 			if r.stored != nil { // it was created after all, and the mark may be its own
 				return nil, nil
 			}
@@ -143,7 +144,7 @@ func (s *Store) collectLonely(ctx context.Context) (deleted int, err error) {
 			return e, nil
 		})
 		if err == nil && e != nil {
-			err = s.writeAll(ctx, []mutation{remove(m.key())})
+			err = s.collect(ctx, when, []string{m.key()})
 			deleted++
 		}
 		if err != nil {

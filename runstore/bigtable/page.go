@@ -118,6 +118,7 @@ type appends struct {
 	open    bool            // it takes entries
 	entries int             // those that count for nothing included
 	has     map[uint64]bool // the nonces of those that count
+	written written         // the version that this handle wrote last, or zero
 }
 
 // withPage returns the segment with the entries of a page, which are in another cell of its row. Nil
@@ -179,6 +180,7 @@ func (g *segment) isOpen() bool { return g != nil && g.appends != nil && g.appen
 // in the page later: it came behind the end of the page.
 func (s *Store) append(ctx context.Context, g *segment, e entry) (now *segment, has bool, err error) {
 	e.nonce = rand.Uint64()
+	when := s.present()
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.AppendValue(familyOther, columnPage, e.encode())
 	for t := s.tries(); ; {
@@ -190,10 +192,13 @@ func (s *Store) append(ctx context.Context, g *segment, e entry) (now *segment, 
 			if now.appends == nil && now.damage == nil {
 				return nil, false, nil
 			}
-			if now.appends != nil && now.appends.entries%prunedEntries == 0 {
-				s.prune(g.number, r)
+			if now.damage != nil {
+				return now, false, nil
 			}
-			return now, now.appends != nil && now.appends.has[e.nonce], nil
+			for _, item := range r[familyOther] {
+				now.written = written{when, item.Timestamp}
+			}
+			return now, now.has[e.nonce], nil
 		}
 		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
 			return nil, false, outcome.Unavailable(s.plainly(outcome.Cause(ctx, err)))
@@ -201,13 +206,23 @@ func (s *Store) append(ctx context.Context, g *segment, e entry) (now *segment, 
 	}
 }
 
-// prune deletes the versions of a page's cell before the one that was written.
-func (s *Store) prune(number int64, written bigtable.Row) {
-	for _, item := range written[familyOther] {
-		m := bigtable.NewMutation()
-		m.DeleteTimestampRange(familyOther, columnPage, 0, item.Timestamp)
-		s.later(func(ctx context.Context) error { return s.writeAll(ctx, []mutation{{logKey(number), m, 64}}) })
+// written is when this handle wrote a version of a page's cell, and the version's timestamp.
+type written struct {
+	when moment
+	at   bigtable.Timestamp
+}
+
+// prune deletes the versions of a page's cell before the one that this handle wrote, after every
+// prunedEntries appends. prune skips a page that is closed, which freeze rewrites. It also skips a
+// version that the process may have written before it was suspended: after a failover the page may end
+// with an earlier version. The next writer deletes what prune skips.
+func (s *Store) prune(ctx context.Context, g *segment) error {
+	if !g.isOpen() || g.entries%prunedEntries != 0 || g.written.at == 0 || s.isOld(g.written.when) {
+		return nil
 	}
+	m := bigtable.NewMutation()
+	m.DeleteTimestampRange(familyOther, columnPage, 0, g.written.at)
+	return s.writeAll(ctx, []mutation{{logKey(g.number), m, 64}})
 }
 
 // closePage closes a page, so that the log goes on with the segment of a number.

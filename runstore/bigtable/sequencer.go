@@ -264,7 +264,10 @@ func (q *sequencer) extend(ctx context.Context, g *segment, paged bool) (there b
 			return false, err
 		}
 		q.meet(now)
-		return has, nil
+		if err == nil && has {
+			err = q.store.prune(ctx, now)
+		}
+		return has, err
 	}
 	if q.last != nil {
 		// The page may have got events that g names: g is to be composed anew.

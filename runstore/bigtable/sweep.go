@@ -90,7 +90,8 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 	if _, err := s.epochs(ctx); err != nil { // it learns the newest
 		return err
 	}
-	var dead []mutation
+	when := s.present()
+	var dead []string
 	var behind, idle, old []runstore.RunID
 	err := s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
@@ -100,7 +101,7 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		}
 		for _, m := range marks[id] {
 			if m != parsed.head.mark(id) && m.rev <= parsed.head.Rev {
-				dead = append(dead, remove(m.key()))
+				dead = append(dead, m.key())
 			}
 		}
 		x, err := parsed.fed()
@@ -118,7 +119,7 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		}
 		return nil
 	})
-	errs := []error{err, s.writeAll(ctx, dead)}
+	errs := []error{err, s.collect(ctx, when, dead)}
 	for _, id := range old { // before its events go into the feed: compose leaves out runs that are old
 		errs = append(errs, s.unlessPassedOver(id, s.endGrant(ctx, id)))
 	}
@@ -181,7 +182,7 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	if err != nil || e == nil {
 		return err
 	}
-	return s.writeAll(ctx, []mutation{remove(m.key())})
+	return collect([]string{m.key()})
 }
 
 // collect deletes rows that a pass found dead in rows it read after the moment when. If the process
@@ -191,14 +192,23 @@ func (s *Store) collect(ctx context.Context, when moment, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if still, err := s.ofThisEpoch(ctx, []garbage{{moment: when, keys: keys}}); err != nil || len(still) == 0 {
-		return cmp.Or(err, errRaised)
+	if err := s.stillOf(ctx, when); err != nil {
+		return err
 	}
 	dead := make([]mutation, len(keys))
 	for i, k := range keys {
 		dead[i] = remove(k)
 	}
 	return s.writeAll(ctx, dead)
+}
+
+// stillOf returns errRaised if the epoch was raised after a moment. It reads the epoch if the process
+// may have been suspended since.
+func (s *Store) stillOf(ctx context.Context, when moment) error {
+	if still, err := s.ofThisEpoch(ctx, []garbage{{moment: when}}); err != nil || len(still) == 0 {
+		return cmp.Or(err, errRaised)
+	}
+	return nil
 }
 
 // errRaised ends a pass over which the epoch was raised.

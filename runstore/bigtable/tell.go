@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -74,11 +75,12 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 	if q.last != nil {
 		asked[q.end+1] = true
 	}
+	when := q.store.present()
 	found, err := q.store.log(ctx, slices.Collect(maps.Keys(asked))...)
 	if err != nil {
 		return nil, err
 	}
-	if void, err = q.dropVoid(ctx, found); err != nil || len(void) > 0 {
+	if void, err = q.dropVoid(ctx, when, found); err != nil || len(void) > 0 {
 		return void, err
 	}
 	for _, number := range slices.Sorted(maps.Keys(q.recent)) {
@@ -92,8 +94,8 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 		}
 		if g.isOpen() && (found[number+1] != nil || q.last != nil && q.seen == seen{number, g.entries}) {
 			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // it was frozen meanwhile
-				found, err = q.store.log(ctx, number)
-				g = found[number]
+				now, unread := q.store.log(ctx, number)
+				g, err = now[number], unread
 			}
 			if err != nil || g == nil {
 				return nil, err
@@ -123,11 +125,11 @@ type seen struct {
 
 // dropVoid deletes the void segments among those that this handle has created. found are the first
 // segments of their blocks.
-func (q *sequencer) dropVoid(ctx context.Context, found map[int64]*segment) (runs []runstore.RunID, err error) {
-	var dead []mutation
+func (q *sequencer) dropVoid(ctx context.Context, when moment, found map[int64]*segment) (runs []runstore.RunID, err error) {
+	var dead []string
 	for number := range q.mine {
 		if _, void := found[blockStart(number)].skips(number); void {
-			dead = append(dead, remove(logKey(number)))
+			dead = append(dead, logKey(number))
 			if g := q.recent[number]; g != nil {
 				for _, r := range g.Ranges {
 					runs = append(runs, runstore.RunID(r.Run))
@@ -139,10 +141,10 @@ func (q *sequencer) dropVoid(ctx context.Context, found map[int64]*segment) (run
 		clear(q.mine)
 		return nil, nil
 	}
-	if err := q.store.writeAll(ctx, dead); err != nil {
+	if err := q.store.collect(ctx, when, dead); err != nil && !errors.Is(err, errRaised) {
 		return nil, err
 	}
-	// What the handle knew of the log is wrong.
+	// What the handle knew of the log is wrong. If the epoch was raised, the segments stay.
 	q.end, q.last = 0, nil
 	clear(q.recent)
 	clear(q.fed)
@@ -158,7 +160,9 @@ const columnTold = "p"
 // goes back.
 func (s *Store) advanceHint(ctx context.Context, told int64) error {
 	m := bigtable.NewMutation()
-	m.DeleteTimestampRange(familyOther, columnTold, 0, numbered(told))
+	if told > 0 { // a range that ends at 0 has no end
+		m.DeleteTimestampRange(familyOther, columnTold, 0, numbered(told))
+	}
 	m.Set(familyOther, columnTold, numbered(told), []byte(be64(told)))
 	return s.writeAll(ctx, []mutation{{kindHint, m, 64}})
 }

@@ -82,9 +82,6 @@ const (
 	placeGrace = 2 * scanMost
 )
 
-// made takes over rows that nothing will ever name again.
-func (w *waste) made(keys []string) { w.replaced(moment{}, keys) }
-
 // replaced takes over the rows that nothing names after a change that was made.
 func (w *waste) replaced(when moment, keys []string) {
 	var places, others []string
