@@ -36,3 +36,6 @@ const PageEntries = pageEntries
 
 // Release gives up the claims of a handle without workers, as Close does.
 func Release(ctx context.Context, s *Store) { _, _ = s.upkeep.claims(byTest(ctx), false) }
+
+// SetEnd has a handle take a number for the end of the feed's log, as if it had been suspended since.
+func SetEnd(s *Store, number int64) { s.feed.end = number }

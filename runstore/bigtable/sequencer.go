@@ -33,6 +33,7 @@ type sequencer struct {
 	store *Store
 	mu    sync.Mutex
 	dirty map[runstore.RunID]bool     // runs with events that the feed may not have
+	ahead int64                       // the newest epoch of a head that this handle wrote
 	heads map[runstore.RunID]progress // of runs that this handle committed to last
 	kick  chan struct{}
 	done  chan struct{}
@@ -69,6 +70,7 @@ func (q *sequencer) committed(id runstore.RunID, e *edit) {
 	if len(q.heads) >= maxRuns {
 		clear(q.heads)
 	}
+	q.ahead = max(q.ahead, e.head.Epoch)
 	q.heads[id] = progress{e.head.Life, e.head.Seq, e.head.Epoch, e.head.Stamp, e.head.pagedFrom()}
 	if e.purged || e.moved {
 		delete(q.heads, id)
@@ -192,6 +194,9 @@ func (q *sequencer) tell(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-q.turn }()
+	if err := q.notice(ctx); err != nil {
+		return err
+	}
 	if q.last == nil && !q.untold() {
 		return nil
 	}
@@ -222,6 +227,9 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 		return err
 	}
 	defer func() { <-q.turn }()
+	if err := q.notice(ctx); err != nil {
+		return err
+	}
 	for known := !tell && q.end > 0; ; known = false {
 		if !known {
 			if err := q.catchUp(ctx); err != nil {
@@ -252,6 +260,35 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 			return nil
 		}
 	}
+}
+
+// notice has the handle forget the log if the epoch was raised: a failover may have lost the log's end.
+// The raise wrote back to the rows of the runs what the log had. A handle that was suspended over the
+// failover, or that nobody stopped, learns the epoch from the head of a run to which it commits.
+func (q *sequencer) notice(ctx context.Context) error {
+	q.mu.Lock()
+	ahead := q.ahead
+	q.mu.Unlock()
+	now := q.store.epoch()
+	if ahead > 0 && (now == nil || now.Epoch < ahead) {
+		if _, err := q.store.epochs(ctx); err != nil {
+			return err
+		}
+		now = q.store.epoch()
+	}
+	if now != nil && now.Epoch != q.epoch {
+		q.forget()
+		q.epoch = now.Epoch
+	}
+	return nil
+}
+
+// forget drops all that the handle knows of the log, so that the next round begins with the hint.
+func (q *sequencer) forget() {
+	q.end, q.last = 0, nil
+	clear(q.recent)
+	clear(q.fed)
+	clear(q.mine)
 }
 
 // extend adds the events of g to the log: to the page that ends it, or as its next segment, which becomes
@@ -334,7 +371,7 @@ func (q *sequencer) meet(g *segment) {
 // learn takes over a segment of the log: the one behind all that are known, or one of these.
 func (q *sequencer) learn(g *segment) {
 	if known := q.recent[g.number]; known != nil {
-		g.told = known.told
+		g.told = min(known.told, len(g.Ranges)) // a failover may have lost ranges of a page
 	}
 	q.recent[g.number] = g
 	for _, r := range g.Ranges {
@@ -381,11 +418,8 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 			g.Ranges = append(g.Ranges, span{[]byte(id), life, through + 1, n})
 		}
 	}
-	if now := q.store.epoch(); now != nil && now.Epoch != q.epoch || len(q.fed) >= maxRuns {
-		clear(q.fed) // the log may have lost its end
-		if now != nil {
-			q.epoch = now.Epoch
-		}
+	if len(q.fed) >= maxRuns {
+		clear(q.fed)
 	}
 	var keys []string
 	for _, id := range ids {

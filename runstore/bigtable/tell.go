@@ -102,7 +102,7 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 			}
 		}
 		if g.appends != nil && !g.open {
-			g.told = q.recent[number].told
+			g.told = min(q.recent[number].told, len(g.Ranges))
 			if g, err = q.store.freeze(ctx, g); err != nil {
 				return nil, err
 			}
@@ -145,10 +145,7 @@ func (q *sequencer) dropVoid(ctx context.Context, when moment, found map[int64]*
 		return nil, err
 	}
 	// What the handle knew of the log is wrong. If the epoch was raised, the segments stay.
-	q.end, q.last = 0, nil
-	clear(q.recent)
-	clear(q.fed)
-	clear(q.mine)
+	q.forget()
 	return runs, nil
 }
 
