@@ -104,7 +104,7 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 	}
 	var dead []string // also those that a pass left which was cut
 	for _, n := range numbers[1:] {
-		if found[n] != nil {
+		if _, there := found[n]; there { // or what is left of an append that came late
 			dead = append(dead, logKey(n))
 		}
 	}

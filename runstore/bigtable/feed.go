@@ -77,8 +77,9 @@ func (s *Store) log(ctx context.Context, numbers ...int64) (map[int64]*segment, 
 	found := map[int64]*segment{}
 	err := s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		g, value := &segment{}, cell(r, familyOther, "")
-		if value == nil {
-			return nil // an append that came after the page had been removed
+		if value == nil { // an append that came after the page had been removed: no segment
+			found[fromBE64(r.Key()[len(r.Key())-8:])] = nil
+			return nil
 		}
 		if err := json.Unmarshal(value, g); err != nil {
 			g = &segment{damage: corrupt(fmt.Errorf("segment %d of the feed: %w", fromBE64(r.Key()[len(r.Key())-8:]), err))}

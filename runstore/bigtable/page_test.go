@@ -259,6 +259,34 @@ func TestProgramOfFormat4BehindAPage(t *testing.T) {
 	}
 }
 
+// A program of format 4 goes on behind an open page, and records that in the row of its run. A newer
+// program commits to the run while the page is still open: its event comes behind those.
+func TestEventsBehindThoseOfFormat4(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	tbl := raw(t, table)
+	handles := bareHandles(t, table, 1)
+	old := openBare(t, table)
+	hold(t, old, "run 1")
+	commit(t, old, signal("run 1", "of format 4"))
+	ofFormat4(t, tbl, "run 1")
+	inPages(t, handles, 2)
+	run, life := runOf(t, tbl, "run 1")
+	value, _ := json.Marshal(map[string]any{"by": 1, "ranges": []any{map[string]any{"run": run, "life": life, "from": 1, "n": 1}}})
+	m := client.NewMutation()
+	m.Set("x", "", 0, value)
+	if err := tbl.Apply(t.Context(), bigtable.LogKey(2), m); err != nil {
+		t.Fatal(err)
+	}
+	bigtable.FedThrough(t.Context(), old, "run 1", life, 1, 2)
+	next := []*bigtable.Store{handles[0], openBare(t, table)}
+	takeOver(t, next[1], "run 1")
+	inPages(t, next, 1)
+	if n := len(whole(t, old, 0, 10, nil)); n != 5 { // whole checks the order
+		t.Errorf("the feed has %d events, want 5", n)
+	}
+}
+
 // Events that a program of format 4 has committed, and may still bring into the feed from memory, are
 // in no page.
 func TestEventsOfFormat4AreInNoPage(t *testing.T) {

@@ -442,6 +442,11 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 		if err != nil {
 			return err
 		}
+		if q.last != nil && numberOf(x.at) > q.end {
+			// The log goes on behind the page: a program of format 4 appended there, or the page was
+			// closed. What follows these events must not stand before them.
+			paged = false
+		}
 		through := max(x.through, q.named(id, parsed.head.Life))
 		q.fed[id] = progress{life: parsed.head.Life, seq: through}
 		name(id, parsed.head.Life, through, parsed.head.Seq, parsed.head.pagedFrom())

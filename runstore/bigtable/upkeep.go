@@ -3,6 +3,7 @@ package bigtable
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -142,7 +143,7 @@ func (u *upkeep) passClaimed(ctx context.Context) int {
 	if u.passes++; err == nil && mine[0] == 0 && u.passes%compactEvery == 0 {
 		err = u.store.compactSome(ctx, hashed(be64(rand.Int64())))
 	}
-	if err != nil && ctx.Err() == nil && err != errStopped {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
 		u.store.opts.Logger.Warn("bigtable: a pass over the marks failed", "error", err)
 	}
 	return len(mine)
