@@ -322,3 +322,27 @@ func TestSuspendedOverAFailover(t *testing.T) {
 		})
 	}
 }
+
+// A handle that nobody stopped commits after a failover that lost the last events of its run. The events
+// of the new history come into the feed though the handle remembers that it has had events of these
+// numbers.
+func TestFeedAfterAFailoverThatWasSlept(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	tbl := raw(t, table)
+	old := bareHandles(t, table, 1)
+	inPages(t, old, 3)
+	survived := snapshot(t, tbl)
+	inPages(t, old, 2)
+	survived.rollBack(t, tbl)
+	if _, err := openBare(t, table).RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		commit(t, old[0], signal("run 0", "next"))
+	}
+	bigtable.Rounds(t.Context(), old[0])
+	if n := len(whole(t, openBare(t, table), 0, 10, nil)); n != 7 {
+		t.Errorf("the feed has %d events, want 7", n)
+	}
+}
