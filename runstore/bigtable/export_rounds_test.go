@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"cloud.google.com/go/bigtable"
+
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -42,11 +44,12 @@ func Release(ctx context.Context, s *Store) { _, _ = s.upkeep.claims(byTest(ctx)
 // SetEnd has a handle take a number for the end of the feed's log, as if it had been suspended since.
 func SetEnd(s *Store, number int64) { s.feed.end = number }
 
-// FedThrough records in the row of a run that the feed has its events up to seq, the last of them in a segment.
-func FedThrough(ctx context.Context, s *Store, id runstore.RunID, life, seq, number int64) {
-	rows := map[string]mutation{}
-	(&segment{number: number, Ranges: []span{{[]byte(id), life, 1, seq}}}).propagate(rows)
-	if err := s.writeAll(byTest(ctx), []mutation{rows[runKey(id)]}); err != nil {
-		panic(err)
+// FedThrough records in the row of a run, as a program of format 4 does, that the feed has its events up to
+// seq, the last of them in a segment.
+func FedThrough(ctx context.Context, s *Store, id runstore.RunID, life, seq, number int64) error {
+	m := bigtable.NewMutation()
+	for _, column := range []string{columnStep(life, number), columnThrough(life)} {
+		m.Set(familyFeed, column, numbered(number), []byte(be64(seq)))
 	}
+	return s.writeAll(byTest(ctx), []mutation{{runKey(id), m, 128}})
 }

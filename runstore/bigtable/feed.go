@@ -37,7 +37,6 @@ type segment struct {
 
 	*appends     // nil: the segment is complete
 	created  int // how many of the ranges it was created with
-	told     int // how many of the ranges the rows of their runs are told
 }
 
 // span is a range of a run's events.

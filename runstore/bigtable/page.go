@@ -234,7 +234,7 @@ func (s *Store) closePage(ctx context.Context, g *segment, next int64) (*segment
 // freeze moves the entries of a page that is closed into the cell of its segment, and returns the
 // segment. All who freeze a page write the same.
 func (s *Store) freeze(ctx context.Context, g *segment) (*segment, error) {
-	frozen := &segment{By: ^g.By, Next: g.Next, Ranges: g.Ranges, number: g.number, told: g.told}
+	frozen := &segment{By: ^g.By, Next: g.Next, Ranges: g.Ranges, number: g.number}
 	value, _ := json.Marshal(frozen) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
 	set.Set(familyOther, "", numbered(g.stamp()), value)

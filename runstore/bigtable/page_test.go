@@ -278,7 +278,9 @@ func TestEventsBehindThoseOfFormat4(t *testing.T) {
 	if err := tbl.Apply(t.Context(), bigtable.LogKey(2), m); err != nil {
 		t.Fatal(err)
 	}
-	bigtable.FedThrough(t.Context(), old, "run 1", life, 1, 2)
+	if err := bigtable.FedThrough(t.Context(), old, "run 1", life, 1, 2); err != nil {
+		t.Fatal(err)
+	}
 	next := []*bigtable.Store{handles[0], openBare(t, table)}
 	takeOver(t, next[1], "run 1")
 	inPages(t, next, 1)
@@ -439,8 +441,8 @@ func TestVersionsArePruned(t *testing.T) {
 		}
 	}
 	for _, key := range keys(t, tbl, "r") {
-		if n := versions(key, "f:t"); n != 2 {
-			t.Errorf("the row of the run has %d cells that say what the feed has, want 2", n)
+		if n := versions(key, "f:"); n != 3 {
+			t.Errorf("the row of the run has %d cells that say what the feed has, want 3", n)
 		}
 	}
 	if n := versions("L", "x:p"); n != 1 {

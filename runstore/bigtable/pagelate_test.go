@@ -160,3 +160,42 @@ func TestSealOfALostHistory(t *testing.T) {
 	}
 	wholeJournal(t, heir, tbl)
 }
+
+// A handle records in the rows of the runs what the log has, and its request arrives after the open page
+// has named more, and after another handle has recorded that. Nothing that the page names comes into the
+// feed again. The same holds for what a program of format 4 records late, which knows only the ranges that
+// the page was created with.
+func TestPageIsRecordedLate(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	tbl := raw(t, table)
+	handles := bareHandles(t, table, 2)
+	tell := func(s *bigtable.Store, times int) {
+		t.Helper()
+		for range times {
+			if err := bigtable.Tell(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	inPages(t, handles, 2)
+	tell(handles[0], 2) // the second call finds that nothing was appended, and closes the page
+	inPages(t, handles, 1)
+	tell(handles[0], 1)
+	early := snapshot(t, tbl)
+	inPages(t, handles[1:], 2)
+	tell(handles[1], 2)
+	early.put(t, tbl, func(k cellKey) bool { return k.row[0] == 'r' && strings.HasPrefix(k.column, "f:") })
+	_, life := runOf(t, tbl, "run 0")
+	if err := bigtable.FedThrough(t.Context(), handles[0], "run 0", life, 3, 2); err != nil {
+		t.Fatal(err)
+	}
+	s := openBare(t, table)
+	inPages(t, []*bigtable.Store{s, openBare(t, table)}, 1)
+	if err := bigtable.Sequence(t.Context(), s, "run 0", "run 1"); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(whole(t, s, 0, 10, nil)); n != 10 {
+		t.Errorf("the feed has %d events, want 10", n)
+	}
+}

@@ -197,7 +197,7 @@ func (q *sequencer) tell(ctx context.Context) error {
 	if err := q.notice(ctx); err != nil {
 		return err
 	}
-	if q.last == nil && !q.untold() {
+	if q.last == nil && len(q.recent) == 0 {
 		return nil
 	}
 	void, err := q.tellAll(ctx)
@@ -370,9 +370,6 @@ func (q *sequencer) meet(g *segment) {
 
 // learn takes over a segment of the log: the one behind all that are known, or one of these.
 func (q *sequencer) learn(g *segment) {
-	if known := q.recent[g.number]; known != nil {
-		g.told = min(known.told, len(g.Ranges)) // a failover may have lost ranges of a page
-	}
 	q.recent[g.number] = g
 	for _, r := range g.Ranges {
 		if known, there := q.fed[runstore.RunID(r.Run)]; there && known.life == r.Life {
@@ -389,7 +386,7 @@ func (q *sequencer) lacks(ctx context.Context, id runstore.RunID, h *head) bool 
 	}
 	defer func() { <-q.turn }()
 	known := q.fed[id]
-	return known.life != h.Life || known.seq < h.Seq || h.isOld(q.store.epoch()) || !q.untold()
+	return known.life != h.Life || known.seq < h.Seq || h.isOld(q.store.epoch()) || len(q.recent) == 0
 }
 
 // remembered returns what the handle knows of a run's head and of its events in the log, without

@@ -249,6 +249,7 @@ func (e *edit) restamp(found *row, x *fed, through int64, now *epoch) (feeds boo
 	if through < x.through { // the log came here before the run did, or lost its end
 		h.Forks = append(slices.Clone(h.Forks), fork{now.End, through})
 	}
+	e.m.DeleteTimestampRange(familyFeed, columnPaged(h.Life), 0, numbered(h.Stamp))
 	e.set(familyFeed, columnThrough(h.Life), []byte(be64(through)))
 	e.set(familyFeed, columnStep(h.Life, 0), []byte(be64(through))) // no segment of the epoch shares this step
 	return through < h.Seq
@@ -361,7 +362,7 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	for now.Closed = false; !now.Closed; {
 		var last *segment
 		end, err := s.follow(ctx, from, func(g *segment) bool {
-			if last = g; g.number > told {
+			if last = g; g.number > told && !g.isOpen() {
 				g.propagate(rows)
 			}
 			now.Closed = g.Next == now.Base

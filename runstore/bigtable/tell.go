@@ -21,7 +21,8 @@ func (q *sequencer) tellAll(ctx context.Context) (void []runstore.RunID, err err
 	rows := map[string]mutation{}
 	told := int64(0)
 	for number, g := range q.recent {
-		if g.propagate(rows); g.appends == nil {
+		if g.appends == nil {
+			g.propagate(rows)
 			told = max(told, number)
 		}
 	}
@@ -34,20 +35,7 @@ func (q *sequencer) tellAll(ctx context.Context) (void []runstore.RunID, err err
 		}
 	}
 	maps.DeleteFunc(q.recent, func(_ int64, g *segment) bool { return g.appends == nil })
-	for _, g := range q.recent {
-		g.told = len(g.Ranges)
-	}
 	return nil, nil
-}
-
-// untold reports whether there is something to tell.
-func (q *sequencer) untold() bool {
-	for _, g := range q.recent {
-		if g.told < len(g.Ranges) || g.appends == nil {
-			return true
-		}
-	}
-	return false
 }
 
 // review looks at the recent segments as they are now: it drops those that are void, whose runs it
@@ -102,7 +90,6 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 			}
 		}
 		if g.appends != nil && !g.open {
-			g.told = min(q.recent[number].told, len(g.Ranges))
 			if g, err = q.store.freeze(ctx, g); err != nil {
 				return nil, err
 			}
