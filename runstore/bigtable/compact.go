@@ -41,7 +41,7 @@ func (g *segment) skips(number int64) (next int64, skips bool) {
 	return g.Next, true
 }
 
-// compactSome compacts the block of the first segment behind a hash, and those that follow it while
+// compactSome compacts the block of the first segment behind a hash, and the blocks after it while
 // they are empty.
 func (s *Store) compactSome(ctx context.Context, hash string) error {
 	keys, err := s.keys(ctx, kindLog+hash, after(kindLog), 1)
@@ -104,7 +104,7 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 	}
 	var dead []string // also those that a pass left which was cut
 	for _, n := range numbers[1:] {
-		if _, there := found[n]; there { // or what is left of an append that came late
+		if _, there := found[n]; there { // a segment, or what a late append left
 			dead = append(dead, logKey(n))
 		}
 	}

@@ -14,11 +14,11 @@ import (
 )
 
 // The feed is a log of segments, rows that do not change once they are complete, except that those
-// of purged runs are removed (compact.go). Each names ranges of events, and has a number; a position
+// of purged runs are removed (compact.go). Each has a number and names ranges of events; a position
 // is the number and an event's place in the segment. A handle creates the row of the next number if
-// it is absent: of several that try, one does. Others append to it while it is a page (page.go). So
-// there is one log, whoever writes to it and however late, without a lease. A handle that appends has
-// read all segments before, so it knows which events the log has, and names only those that follow.
+// it is absent: of several that try, one succeeds. All handles append to the segment while it is a page
+// (page.go). So there is one log without a lease, whichever handle writes to it and however late. A handle
+// that appends has read all earlier segments, so it knows which events the log has, and names only later ones.
 // See sequencer.go.
 
 const (
@@ -36,7 +36,7 @@ type segment struct {
 	damage error // the row is there and cannot be decoded
 
 	*appends     // nil: the segment is complete
-	created  int // how many of the ranges it was created with
+	created  int // how many of the ranges the segment was created with
 }
 
 // span is a range of a run's events.
@@ -93,8 +93,8 @@ func (s *Store) log(ctx context.Context, numbers ...int64) (map[int64]*segment, 
 	return found, err
 }
 
-// follow calls f for the segments from number on, until there is none, one is an open page or f returns
-// false, and returns the number that it would have gone on with: that of the open page, too.
+// follow calls f for the segments from number on. It stops where there is no segment, after an open page,
+// and when f returns false. It returns the number at which to continue, which is that of the open page.
 func (s *Store) follow(ctx context.Context, number int64, f func(g *segment) bool) (next int64, err error) {
 	return s.followBy(ctx, number, 4, f)
 }

@@ -10,20 +10,26 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// Garbage collection scans the whole table for orphans: rows that a crash has left, and that no mark leads
-// to or no pass can decide on. They cost storage, and no reader ever sees them, so nothing looks for them
-// in the background.
+// Garbage collection is an orphan scan of the whole table, on demand: it deletes rows that a crash has left
+// and that no mark leads to, or on which no pass can decide. They cost storage, and no reader ever sees
+// them, so nothing in the background looks for them.
 //
-//	what a crash leaves                                   until it is collected
-//	rows of a life that is over: segments, cold records   no head names them; a later life has keys of its own
-//	and large values that a process wrote which had been
-//	suspended while its run was purged, and then died
-//	a mark, and entries in queues, of a creation that     each pass reads a row that is not there, and each
-//	was never made                                        scan that meets the entry leaves it out
-//	segments of the feed's log whose runs were purged     a reader passes them; passes remove them too
+//	what a crash leaves                               until it is collected
+//	segments, cold records and large values of a      no head names them; a later life has keys of its own
+//	purged run, written by a process that was
+//	suspended during the purge and then died
+//	a mark, and entries in queues, of a creation      each pass reads a row that is not there, and each
+//	that was never made                               scan that meets the entry leaves it out
+//	segments of the feed's log whose runs were        readers pass them; passes remove them too
+//	purged, and rows of late appends
+//
+// The scan reads keys, then the heads of the runs that own them. Lives and revisions only grow, so a row
+// that a head has left behind stays dead within an epoch. A failover may bring an earlier head back, so each
+// deletion goes through Store.collect, which looks at the epoch first if the process may have been suspended
+// since the head was read.
 
-// lonelyAfter is how long a mark without a run waits for the creation that set it: twice what its
-// requests may take. A creation that takes longer finds a purged run, and is decided on anew.
+// lonelyAfter is how long gc leaves a mark without a run to the creation that set it. 20 s: twice what the
+// requests of a creation may take. A slower creation finds a purged run and decides again.
 const lonelyAfter = 20 * time.Second
 
 // CollectGarbage implements runstore.GarbageCollector.
@@ -69,7 +75,7 @@ func (s *Store) collectGarbage(ctx context.Context) (deleted int, err error) {
 	})
 }
 
-// collectOver deletes those of some rows that are of lives that are over.
+// collectOver deletes the rows, of those with the given keys, that belong to lives that are over.
 func (s *Store) collectOver(ctx context.Context, keys []string) (deleted int, err error) {
 	when := s.present()
 	var rows []string
@@ -100,20 +106,20 @@ func (s *Store) collectOver(ctx context.Context, keys []string) (deleted int, er
 	return len(dead), s.collect(ctx, when, dead)
 }
 
-// isOver reports whether a row of a segment, a cold record or a pack is of a life of the run that is
-// over. That stays so: lives and revisions only grow, a write that names the row was
-// either made, before the head that was read, or never will be.
+// isOver reports whether a row of a segment, a cold record or a pack belongs to a life of the run that is
+// over. Within an epoch that stays so: lives and revisions only grow, and a write that names the row was
+// either applied before the head was read or never will be.
 func (h *head) isOver(key string) bool {
 	_, since, ok := ownerOf(key)
-	last := h.Life // of the others; a pack has the revision of its write
-	if key[:1] == kindPack {
+	last := h.Life
+	if key[:1] == kindPack { // its key has the revision of its write
 		last = h.Rev
 	}
 	return ok && (since < h.Life || h.Purged && since <= last)
 }
 
-// collectLonely deletes marks that lead to no run, once their creation has had its time. A purged run
-// takes the place of each run: then the creation cannot be made as it was decided any more, and its
+// collectLonely deletes marks that lead to no run, after their creations have had lonelyAfter. It first
+// writes a purged run in the place of each: then the creation cannot be applied as it was decided, and its
 // entries are dead.
 func (s *Store) collectLonely(ctx context.Context) (deleted int, err error) {
 	var all []mark
@@ -135,7 +141,7 @@ func (s *Store) collectLonely(ctx context.Context) (deleted int, err error) {
 	for _, m := range all {
 		when := s.present()
 		e, err := s.write(ctx, m.run, needs{fresh: true, epoch: true}, func(r *run, now time.Time) (*edit, error) {
-			if r.stored != nil { // it was created after all, and the mark may be its own
+			if r.stored != nil { // the creation was applied after all, and the mark may be its own
 				return nil, nil
 			}
 			e := newEdit(r, now)
@@ -154,7 +160,7 @@ func (s *Store) collectLonely(ctx context.Context) (deleted int, err error) {
 	return deleted, nil
 }
 
-// lonely returns those marks that lead to no run.
+// lonely returns the marks, of those with the given keys, that lead to no run.
 func (s *Store) lonely(ctx context.Context, keys []string) (all []mark, err error) {
 	var rows []string
 	marks := map[runstore.RunID][]mark{}
@@ -165,7 +171,7 @@ func (s *Store) lonely(ctx context.Context, keys []string) (all []mark, err erro
 		}
 	}
 	err = s.readList(ctx, rows, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
-		if found, err := parseRow(r); err != nil || found.stored != nil { // a damaged run is there
+		if found, err := parseRow(r); err != nil || found.stored != nil { // a damaged run exists
 			delete(marks, runOf(r.Key()))
 		}
 		return nil

@@ -14,50 +14,59 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// A page is the last segment of the feed's log while handles append to it. This is group commit
-// without a leader: an append is one read-modify-write, which the server puts behind all others and
-// answers with the whole page. So appends of many handles never collide, each costs one request, and
-// the reply names what others have appended.
+// A page is the last segment of the feed's log while handles append to it. Pages are group commit
+// without a leader: an append is one read-modify-write of the page's row. The server orders the appends
+// and answers each with the whole page. So the appends of many handles never collide, each costs one
+// request, and the reply shows what other handles have appended.
 //
-// The row of a page has the cell of every segment, which was created if it was absent, and a cell of
-// its own (columnPage): a header, then one entry for each append.
+// Appends may arrive late, twice, or after the page was removed; a failover may lose some of them; and
+// programs of format 4 do not know pages. So the row of a page has the segment's cell, like every row of
+// the log, and a second cell (columnPage): a header, then one entry for each append.
 //
-//  1. A page is open from its creation until it is full, or has an entry that closes it. Both follow
-//     from its bytes, so all readers agree. Entries behind that count for nothing.
-//  2. The log goes on behind a page only when it is closed: readers stay at an open page, and a handle
-//     creates the next segment only after it has seen the page closed.
-//  3. A handle appends events of a run to a page only if it knows every segment before the page. Of
-//     events that earlier entries of the page name, only the first name counts. So each event is in
-//     the log once, whoever appends, however late, and however often a request is repeated.
-//  4. The header is the By of the segment. A page that is closed is frozen: its entries move into the
-//     cell of the segment, under another By. What comes for it after that, or for a page that was
-//     removed, has no header before it, and counts for nothing.
-//  5. The hint advances over frozen segments only, so nothing behind it is read but their cells.
+//  1. A page is open from its creation until it is full or has an entry that closes it. Both follow
+//     from its bytes, so all readers agree. Later entries do not count.
+//  2. The log continues behind a page only once the page is closed: readers stop at an open page, and a
+//     handle creates the next segment only after it has read that the page is closed.
+//  3. A handle appends events of a run only if it knows every segment before the page. Where several
+//     entries of a page name an event, the first counts. So the log has each event once, however late
+//     an append arrives and however often the handle repeats it.
+//  4. The header is the By of the segment. freeze moves the entries of a closed page into the segment's
+//     cell, under another By. An append that arrives after that, or after the page was removed, finds no
+//     such header and does not count.
+//  5. Handles record in the rows of the runs, and in the hint, only what complete segments name. So two
+//     records of one segment are equal, and a late one changes nothing.
+//  6. The raise of the epoch closes and freezes the page that ends the log. So no late request of the
+//     history that a failover lost finds its header.
 //
-// A program of format 4 reads a page as a segment that is complete, and creates the next one behind
-// it. It is found when the page is reviewed (sequencer.review), which closes the page. A page names no
-// event that such a program may name: those up to head.PagedFrom go into segments of their own, whose
-// creation the two compete for.
+// Store.append adds an entry, withPage decodes a page, closePage closes it and freeze completes it. The
+// sequencer calls them: extend for events, review for pages that have closed or are idle.
 //
-// Creating a segment for each round, as format 4 does, needs no page. Of n handles that try, one wins
-// then, and the others need two requests to try again: from eight handles on the feed fell behind by
-// a second (bench scale, "handles"). A lease for one appender, to which others hand their events
-// over, costs them a request more, and all of them its expiry when it dies.
+// A program of format 4 takes an open page for a complete segment, and creates the next one behind it.
+// review finds that segment and closes the page. A page names no event that such a program may name as
+// well: events up to head.PagedFrom go into segments of their own, which both compete to create.
+//
+// Format 4 created a segment for each round, which needs no pages. Of n handles that try, one succeeds, and
+// the others need two more requests: from eight handles on, the feed fell behind by a second (bench scale,
+// "handles"). Rejected: a lease for one appender. The other handles would need a request more to hand their
+// events over, and would wait for the lease to expire when the appender dies. TestAppendsOfManyHandles
+// counts the requests.
 
 const (
-	// pageEntries is how many appends a page takes. A handle that finds it full needs two requests
-	// more, so it is many times the number of handles that are busy at once.
+	// pageEntries is how many appends a page takes: 256, many times the number of handles that are busy
+	// at once, because each handle that finds the page full needs two requests more.
 	pageEntries = 256
-	// pageBytes bounds what each append writes again: a page of 256 entries of one run has some 12 KB.
+	// pageBytes closes a page early, because each append writes the whole page again. 16 KB: a page of 256
+	// entries of one run each has some 12 KB.
 	pageBytes = 16 << 10
-	// prunedEntries is after how many appends the older versions of the cell are deleted.
+	// prunedEntries is after how many appends a writer deletes the older versions of the cell: they take
+	// 1 MB at most, and a prune costs one request for 64 appends.
 	prunedEntries = 64
 )
 
-// columnPage is the column of a page's entries.
+// columnPage is the column of a page's header and entries.
 const columnPage = "+"
 
-// entry is what one append adds to a page: ranges of events, or the end of the page.
+// entry is what one append adds to a page: ranges of events, or the mark that closes the page.
 type entry struct {
 	nonce  uint64
 	next   int64 // where the log goes on if the entry closes the page, or 0
@@ -77,7 +86,7 @@ func (e *entry) encode() []byte {
 	return appendFramed(nil, b)
 }
 
-// decodeEntry takes the first entry off a cell.
+// decodeEntry returns the first entry of a cell and the bytes behind it.
 func decodeEntry(cell []byte) (e entry, rest []byte, err error) {
 	size, n := binary.Uvarint(cell)
 	if n <= 0 || size < 8 || uint64(len(cell)-n) < size {
@@ -110,19 +119,19 @@ func decodeEntry(cell []byte) (e entry, rest []byte, err error) {
 
 var errPage = errors.New("an entry that this program did not write")
 
-// header is what the entries of a page follow.
+// header returns the bytes that a page's cell begins with.
 func (g *segment) header() string { return be64(int64(g.By)) }
 
-// appends is what a segment has beside its cell while it is a page.
+// appends is the state of a segment that is a page.
 type appends struct {
-	open    bool            // it takes entries
-	entries int             // those that count for nothing included
-	has     map[uint64]bool // the nonces of those that count
+	open    bool            // the page takes entries
+	entries int             // how many the page has, including those that do not count
+	has     map[uint64]bool // the nonces of the entries that count
 	written written         // the version that this handle wrote last, or zero
 }
 
-// withPage returns the segment with the entries of a page, which are in another cell of its row. Nil
-// or bytes without the segment's header are no page.
+// withPage returns the segment with the entries that the page's cell has. It returns the segment itself
+// if the cell is nil or does not begin with the segment's header: then the segment is complete.
 func (g *segment) withPage(cell []byte) *segment {
 	if g.damage != nil || len(cell) < 8 || string(cell[:8]) != g.header() {
 		return g
@@ -175,9 +184,9 @@ func (g *segment) withPage(cell []byte) *segment {
 // isOpen reports whether handles may append to the segment.
 func (g *segment) isOpen() bool { return g != nil && g.appends != nil && g.appends.open }
 
-// append appends an entry to a page. It returns the page as it is then, or nil if it was frozen or
-// removed, and reports whether it has the entry. An entry of which that is not reported will not be
-// in the page later: it came behind the end of the page.
+// append appends an entry to a page. It returns the page after that, or nil if the page was frozen or
+// removed, and reports whether the entry counts. An entry that does not count then never will: the page
+// was closed before it.
 func (s *Store) append(ctx context.Context, g *segment, e entry) (now *segment, has bool, err error) {
 	e.nonce = rand.Uint64()
 	when := s.present()
@@ -187,7 +196,7 @@ func (s *Store) append(ctx context.Context, g *segment, e entry) (now *segment, 
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		r, err := s.table.ApplyReadModifyWrite(bound, logKey(g.number), rmw)
 		cancel()
-		if err == nil { // of several copies of the request the first counts
+		if err == nil { // of several copies of the request, the first counts
 			now := (&segment{By: g.By, Ranges: g.Ranges[:g.created], number: g.number, created: g.created}).withPage(cell(r, familyOther, columnPage))
 			if now.appends == nil && now.damage == nil {
 				return nil, false, nil
@@ -225,14 +234,14 @@ func (s *Store) prune(ctx context.Context, g *segment) error {
 	return s.writeAll(ctx, []mutation{{logKey(g.number), m, 64}})
 }
 
-// closePage closes a page, so that the log goes on with the segment of a number.
+// closePage closes a page. The log continues with the segment of the number next.
 func (s *Store) closePage(ctx context.Context, g *segment, next int64) (*segment, error) {
 	now, _, err := s.append(ctx, g, entry{next: next})
 	return now, err
 }
 
-// freeze moves the entries of a page that is closed into the cell of its segment, and returns the
-// segment. All who freeze a page write the same.
+// freeze moves the entries of a closed page into the cell of its segment and returns the segment. Every
+// handle that freezes a page writes the same ranges, and only the first request finds the header.
 func (s *Store) freeze(ctx context.Context, g *segment) (*segment, error) {
 	frozen := &segment{By: ^g.By, Next: g.Next, Ranges: g.Ranges, number: g.number}
 	value, _ := json.Marshal(frozen) // numbers and bytes only: it cannot fail
@@ -247,21 +256,21 @@ func (s *Store) freeze(ctx context.Context, g *segment) (*segment, error) {
 	return frozen, err
 }
 
-// stamp is that of the cell of the segment: what ends an epoch has the stamp of the next.
+// stamp returns the stamp of the segment's cell: that of the next epoch if the segment ends an epoch.
 func (g *segment) stamp() int64 { return max(g.Next-1, 0) }
 
-// of names the run and its life.
+// of returns the run and the life that the events belong to.
 func (r span) of() runLife { return runLife{runstore.RunID(r.Run), r.Life} }
 
-// beginPages has the events that follow stand in pages. From here on no program of format 4 writes to the
-// run.
+// beginPages raises the run to the format whose later events may stand in pages. A program of format 4
+// refuses the run from then on.
 func (h *head) beginPages() {
 	if h.Format < formatPages {
 		h.Format, h.PagedFrom = formatPages, h.Seq
 	}
 }
 
-// pagedFrom returns the last event that is not for pages.
+// pagedFrom returns the last event that must not stand in a page.
 func (h *head) pagedFrom() int64 {
 	if h.Format < formatPages {
 		return h.Seq

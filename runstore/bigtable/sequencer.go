@@ -17,18 +17,19 @@ import (
 )
 
 // sequencer brings the events that this handle commits into the feed, in the
-// background, soon after their commit: a commit spends nothing on it. Nothing else is done by its
-// goroutine. What a crash left is found by way of the runs' marks; see sweep.go.
+// background, soon after their commit: a commit spends nothing on it. Its goroutine does nothing else.
+// The passes over the marks find the events of handles that crashed; see sweep.go.
 //
 // A round needs to know all segments of the log, and of each run which events it has. The
-// handle remembers both (end, fed) as long as it appends. So a round is one request, an append to
-// the page that ends the log (page.go), or the creation of one. If the page turns out to be full, or
-// the next segment to be another handle's, it reads the segments that it does not know and begins
-// again. A round that knows nothing reads how far the segments are told to the rows of the runs (the
+// handle remembers both (end, fed) while it appends. So a round is one request: an append to the page
+// that ends the log (page.go), or the creation of a page. If the page turns out to be full, or another
+// handle has created the next segment, the handle reads the segments that it does not know and composes
+// the round again. A round that knows nothing reads how far the segments are told to the rows of the runs (the
 // hint), all segments after that, and then the runs' rows: the log has the events that a run's row
 // says, and those that these segments name.
 //
-// The rows are told every few seconds.
+// Every few seconds the handle reviews the page that ends the log, and writes what complete segments name
+// back to the rows (tell.go).
 type sequencer struct {
 	store *Store
 	mu    sync.Mutex
@@ -40,21 +41,21 @@ type sequencer struct {
 
 	turn chan struct{} // holds a value while a round is under way
 	// The following belong to the round.
-	end    int64                       // no segment of this number was there, or it is last
+	end    int64                       // the number of last, or if that is nil the first number without a segment
 	last   *segment                    // the open page that the log ends with, or nil
-	seen   seen                        // last when it was reviewed
-	recent map[int64]*segment          // those before end, and last, that may not be told yet
+	seen   seen                        // the state of last at the last review
+	recent map[int64]*segment          // segments up to end that tellAll may have to write back
 	mine   map[int64]bool              // the numbers that this handle has created since the last review
 	read   localclock.Reading          // when the handle met the end of the log last
 	fed    map[runstore.RunID]progress // of runs whose last events the segments before end name
-	epoch  int64                       // the newest that was known when fed was begun
+	epoch  int64                       // the epoch in which the handle learned the above
 }
 
 // progress is how far a life of a run has come: its last event, or the last that the log has.
 type progress struct {
 	life, seq    int64
 	epoch, stamp int64 // of the run's head
-	paged        int64 // the run's events up to this one are not for pages
+	paged        int64 // the run's events up to this one must not stand in pages
 }
 
 func newSequencer(s *Store) *sequencer {
@@ -114,16 +115,15 @@ const (
 )
 
 const (
-	// tellEvery is how often the rows of runs are told what the log has. A handle that dies
-	// leaves so much of the log to be read again, and the passes of others read the rows of the
-	// runs in it: with 4 s, as often as they pass.
+	// tellEvery is how often a handle reviews the log's last page and writes complete segments back to
+	// the rows of the runs. 4 s: as often as the passes, which read the rows of runs behind the hint.
 	tellEvery = 4 * time.Second
 	// maxRecent bounds the segments that are not told.
 	maxRecent = 64
 )
 
 func (q *sequencer) work() {
-	tell := time.NewTimer(rand.N(tellEvery)) // handles that start together do not tell together
+	tell := time.NewTimer(rand.N(tellEvery)) // spreads the write-backs of handles that start together
 	defer tell.Stop()
 	wait, ended := pace, localclock.Reading{}
 	for {
@@ -262,38 +262,9 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 	}
 }
 
-// notice has the handle forget the log if the epoch was raised: a failover may have lost the log's end.
-// The raise wrote back to the rows of the runs what the log had. A handle that was suspended over the
-// failover, or that nobody stopped, learns the epoch from the head of a run to which it commits.
-func (q *sequencer) notice(ctx context.Context) error {
-	q.mu.Lock()
-	ahead := q.ahead
-	q.mu.Unlock()
-	now := q.store.epoch()
-	if ahead > 0 && (now == nil || now.Epoch < ahead) {
-		if _, err := q.store.epochs(ctx); err != nil {
-			return err
-		}
-		now = q.store.epoch()
-	}
-	if now != nil && now.Epoch != q.epoch {
-		q.forget()
-		q.epoch = now.Epoch
-	}
-	return nil
-}
-
-// forget drops all that the handle knows of the log, so that the next round begins with the hint.
-func (q *sequencer) forget() {
-	q.end, q.last = 0, nil
-	clear(q.recent)
-	clear(q.fed)
-	clear(q.mine)
-}
-
-// extend adds the events of g to the log: to the page that ends it, or as its next segment, which becomes
-// a page. Without paged they get a segment of their own, which is complete. It reports false if the
-// log goes on in another way than the handle knew.
+// extend adds the events of g to the log: to the page that ends the log, or as the next segment, which
+// becomes a page. Unless paged is set, they get a complete segment of their own. extend reports false if
+// the log did not end as the handle knew, or if it had to close the page first.
 func (q *sequencer) extend(ctx context.Context, g *segment, paged bool) (there bool, err error) {
 	if q.last != nil && paged {
 		now, has, err := q.store.append(ctx, q.last, entry{ranges: g.Ranges})
@@ -307,7 +278,7 @@ func (q *sequencer) extend(ctx context.Context, g *segment, paged bool) (there b
 		return has, err
 	}
 	if q.last != nil {
-		// The page may have got events that g names: g is to be composed anew.
+		// The page may have received events that g names, so the caller composes g again.
 		now, err := q.store.closePage(ctx, q.last, q.last.number+1)
 		if err == nil {
 			q.meet(now)
@@ -354,8 +325,8 @@ func (q *sequencer) catchUp(ctx context.Context) error {
 	return err
 }
 
-// meet takes over the segment that the log ends with, as far as is known. Nil says that what the
-// handle knew of the log is wrong.
+// meet records the segment that the log ends with. If g is nil, what the handle knew of the log is wrong,
+// and the next round begins with the hint.
 func (q *sequencer) meet(g *segment) {
 	q.last = nil
 	if g == nil {
@@ -368,7 +339,7 @@ func (q *sequencer) meet(g *segment) {
 	}
 }
 
-// learn takes over a segment of the log: the one behind all that are known, or one of these.
+// learn records a segment of the log: a known one, or the one behind all known ones.
 func (q *sequencer) learn(g *segment) {
 	q.recent[g.number] = g
 	for _, r := range g.Ranges {
@@ -400,9 +371,9 @@ func (q *sequencer) remembered(id runstore.RunID) (last, fed progress, known boo
 	return last, fed, known && there && fed.life == last.life && last.seq >= fed.seq && !h.isOld(q.store.epoch())
 }
 
-// compose makes the next segment, of events that the log does not have; more reports
-// whether there are others, and paged whether they may stand in a page. If own, this handle has
-// committed the last events of the runs, and the rows of those that it remembers are not read.
+// compose returns a segment of events that the log does not have, or nil. more reports whether there are
+// further events, and paged whether those of g may stand in a page. If own is set, this handle has
+// committed the last events of the runs, and compose does not read the rows of runs that it remembers.
 func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *segment, more, paged bool, err error) {
 	g, paged = &segment{By: rand.Uint64(), number: q.end}, true
 	left := int64(maxSegment)
@@ -467,7 +438,8 @@ func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
 	return through
 }
 
-// create creates the row of a segment, if there is none: as a page, or complete.
+// create creates the row of a segment if it is absent: as an open page, or complete. It reports whether
+// this request created the row.
 func (s *Store) create(ctx context.Context, g *segment, open bool) (made bool, err error) {
 	value, _ := json.Marshal(g) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()

@@ -11,9 +11,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// tellAll writes what the recent segments hold back to the rows of their runs, and then advances the
-// hint. It returns the runs of the segments that are void: their rows are not told, and the log may
-// lack their events.
+// tellAll writes the positions in the recent segments back to the rows of their runs, then advances the
+// hint. It returns the runs of void segments: it writes nothing back to their rows, and the log may lack
+// their events.
 func (q *sequencer) tellAll(ctx context.Context) (void []runstore.RunID, err error) {
 	if void, err = q.review(ctx); err != nil || len(void) > 0 {
 		return void, err
@@ -38,16 +38,15 @@ func (q *sequencer) tellAll(ctx context.Context) (void []runstore.RunID, err err
 	return nil, nil
 }
 
-// review looks at the recent segments as they are now: it drops those that are void, whose runs it
-// returns, and freezes the pages that are closed. It closes the page that ends the log if nothing was
-// appended since the last review, or if a program of format 4 has gone on behind it. That is one read
-// for many segments.
+// review reads the recent segments again, with one request for many. It drops void segments and returns
+// their runs, and it freezes pages that are closed. It closes the page that ends the log if no handle has
+// appended since the last review, or if a program of format 4 has created a segment behind the page.
 //
-// A segment is void if it stands in a block which was compacted before it was created. A handle that
-// was suspended creates such a segment: it takes its number for the end of the log, others have used
-// the number since, and removed it. No reader finds the segment. The check needs no clock, which may
-// stand still while a machine is suspended. A handle that dies before it has told no row, so the
-// passes bring the events into the log again.
+// A segment is void if its block was compacted before the segment was created. A suspended handle creates
+// such a segment: it takes the number for the end of the log, but other handles have used the number since
+// and removed it. No reader finds the segment. The check needs no clock, which may stand still while a
+// machine is suspended. If the handle dies before the check, it has written back to no row, so the passes
+// bring the events into the log again.
 func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err error) {
 	asked := map[int64]bool{}
 	for number := range q.mine {
@@ -76,12 +75,12 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 		if q.recent[number].appends == nil {
 			continue
 		}
-		if g == nil { // it is told and compacted
+		if g == nil { // another handle wrote it back, and its block was compacted
 			delete(q.recent, number)
 			continue
 		}
 		if g.isOpen() && (found[number+1] != nil || q.last != nil && q.seen == seen{number, g.entries}) {
-			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // it was frozen meanwhile
+			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // another handle froze it meanwhile
 				now, unread := q.store.log(ctx, number)
 				g, err = now[number], unread
 			}
@@ -104,14 +103,14 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 	return nil, nil
 }
 
-// seen is a page as it was at a review.
+// seen identifies the state of a page at a review.
 type seen struct {
 	number  int64
 	entries int
 }
 
-// dropVoid deletes the void segments among those that this handle has created. found are the first
-// segments of their blocks.
+// dropVoid deletes the void segments that this handle has created and returns their runs. found has the
+// first segments of their blocks, read after the moment when.
 func (q *sequencer) dropVoid(ctx context.Context, when moment, found map[int64]*segment) (runs []runstore.RunID, err error) {
 	var dead []string
 	for number := range q.mine {
@@ -136,8 +135,37 @@ func (q *sequencer) dropVoid(ctx context.Context, when moment, found map[int64]*
 	return runs, nil
 }
 
-// columnTold is the column of the hint. Programs of format 4 have one in the column "", and advance it
-// over pages that they take for complete segments.
+// notice forgets what the handle knows of the log if the epoch was raised, because a failover may have lost
+// the log's end. The raise has written back to the rows of the runs what the log has. A handle that stayed
+// open over the failover learns of the epoch from the head of a run to which it commits.
+func (q *sequencer) notice(ctx context.Context) error {
+	q.mu.Lock()
+	ahead := q.ahead
+	q.mu.Unlock()
+	now := q.store.epoch()
+	if ahead > 0 && (now == nil || now.Epoch < ahead) {
+		if _, err := q.store.epochs(ctx); err != nil {
+			return err
+		}
+		now = q.store.epoch()
+	}
+	if now != nil && now.Epoch != q.epoch {
+		q.forget()
+		q.epoch = now.Epoch
+	}
+	return nil
+}
+
+// forget drops all that the handle knows of the log, so that the next round begins with the hint.
+func (q *sequencer) forget() {
+	q.end, q.last = 0, nil
+	clear(q.recent)
+	clear(q.fed)
+	clear(q.mine)
+}
+
+// columnTold is the column of the hint. Programs of format 4 keep another one in the column "", and advance
+// that one over pages, which they take for complete segments.
 const columnTold = "p"
 
 // advanceHint records that all segments up to a number are told to their runs. The hint never
@@ -155,7 +183,7 @@ func (s *Store) advanceHint(ctx context.Context, told int64) error {
 func (s *Store) hint(ctx context.Context) (told int64, err error) {
 	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		value := cell(r, familyOther, columnTold)
-		if value == nil { // no page was created yet
+		if value == nil { // no program of format 5 has opened the store yet
 			value = cell(r, familyOther, "")
 		}
 		if len(value) == 8 { // else the rounds begin with the first segment

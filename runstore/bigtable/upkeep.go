@@ -15,14 +15,15 @@ import (
 	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
-// upkeep does in the background what is not the feed: it writes the segments of long runs, and passes
-// over the marks (sweep.go). Each has a goroutine of its own, so that neither waits for the other.
+// upkeep is the background work of a handle other than the feed: it writes the segments of long runs, and
+// passes over the marks (sweep.go). Each of the two has a goroutine of its own, so neither delays the other.
 //
-// The marks are spread over 16 shards. A handle passes over those that it has claimed, so the work
-// does not grow with the number of handles. All claims are one cell, which is replaced by compare-and-swap:
-// for each shard who claims it, and a beat that the claimant changes at each pass. A claim whose beat has
-// not changed for claimTTL, on the clock of the handle that looks, is free. The claims save work and
-// nothing depends on them: two handles may pass over one shard.
+// The marks are spread over 16 shards, and a handle passes over the shards that it has claimed. So the work
+// does not grow with the number of handles. All claims are in one cell, which handles replace by
+// compare-and-swap: for each shard the handle that claims it, and a beat that this handle changes at each
+// pass. A claim is free when its beat has not changed for claimTTL, measured on the clock of the handle that
+// reads it. Claims are no leases: they save work, and no guarantee depends on them, because two handles may
+// pass over one shard at the same time.
 type upkeep struct {
 	store *Store
 	me    uint64
@@ -31,28 +32,29 @@ type upkeep struct {
 	kick  chan struct{}
 	done  chan struct{}
 
-	// The following belong to the passes.
+	// The goroutine of the passes owns the following.
 	passes int
 	met    [shards]met
 }
 
-// claim says which handle passes over a shard of the marks. The zero value is no claim.
+// claim names the handle that passes over a shard of the marks. The zero claim is no claim.
 type claim struct{ by, beat uint64 }
 
-// met is a claim as this handle met it, and since when.
+// met is the claim that this handle last read, and when it first read that claim.
 type met struct {
 	claim
 	since localclock.Reading
 }
 
 const (
-	// claimTTL is two and a half passes.
+	// claimTTL is 10 s, two and a half average passes: the longest pause between two passes is one and
+	// a half.
 	claimTTL = 5 * sweepEvery / 2
-	// claimedAtOnce is how many shards a handle claims in one pass: handles that start at the same
-	// time share them.
+	// claimedAtOnce is how many shards a handle claims in one pass: half of them, so that handles that
+	// start at the same time share the shards.
 	claimedAtOnce = shards / 2
-	// compactEvery is after how many passes the claimant of the first shard compacts some of the
-	// feed's log.
+	// compactEvery is after how many passes the handle that claimed the first shard compacts some of
+	// the feed's log: every 32 s on average.
 	compactEvery = 8
 )
 
@@ -62,7 +64,7 @@ func newUpkeep(s *Store) *upkeep {
 
 func (u *upkeep) close() { close(u.done) }
 
-// add has the events of a run sealed.
+// add requests that the events of a run be sealed.
 func (u *upkeep) add(id runstore.RunID) {
 	u.mu.Lock()
 	u.long[id] = true
@@ -77,7 +79,7 @@ func (u *upkeep) wake() {
 	}
 }
 
-// seal seals what becomes long.
+// seal runs until the handle is closed, and seals runs that have become long.
 func (u *upkeep) seal() {
 	for {
 		select {
@@ -89,7 +91,7 @@ func (u *upkeep) seal() {
 	}
 }
 
-// seals seals what is long now. What it cannot seal it tries again later.
+// seals seals the runs that are long now, and queues those that it could not seal again.
 func (u *upkeep) seals(ctx context.Context) {
 	u.mu.Lock()
 	long := u.long
@@ -109,7 +111,8 @@ func (u *upkeep) seals(ctx context.Context) {
 	}
 }
 
-// pass passes over the marks. A handle without a claim looks for one half as often.
+// pass runs until the handle is closed, and passes over the marks. A handle without a claim looks for free
+// shards half as often.
 func (u *upkeep) pass() {
 	timer := time.NewTimer(rand.N(sweepEvery))
 	defer timer.Stop()
@@ -119,7 +122,7 @@ func (u *upkeep) pass() {
 		case <-u.done:
 			ctx, cancel := context.WithTimeout(u.store.stopped, u.store.closeGrace)
 			defer cancel()
-			_, _ = u.claims(ctx, false) // if it fails, they are free after claimTTL
+			_, _ = u.claims(ctx, false) // if it fails, the claims are free after claimTTL
 			return
 		}
 		every := sweepEvery
@@ -130,7 +133,7 @@ func (u *upkeep) pass() {
 	}
 }
 
-// passClaimed passes over the shards that the handle has claimed, and returns how many these are.
+// passClaimed passes over the shards that the handle has claimed and returns their number.
 func (u *upkeep) passClaimed(ctx context.Context) int {
 	mine, err := u.claims(ctx, true)
 	if err != nil && ctx.Err() == nil {
@@ -149,8 +152,8 @@ func (u *upkeep) passClaimed(ctx context.Context) int {
 	return len(mine)
 }
 
-// claims renews the handle's claims and claims shards that are free, or releases all of its claims. It
-// returns the shards that the handle has, in order.
+// claims renews the handle's claims and claims free shards if more is set, and releases all of its claims
+// otherwise. It returns the handle's shards, in order.
 func (u *upkeep) claims(ctx context.Context, more bool) (mine []int, err error) {
 	var stored []byte
 	err = u.store.readList(ctx, []string{kindClaims}, latest(column(familyOther, "")), func(r bigtable.Row) error {
@@ -200,7 +203,7 @@ func (u *upkeep) claims(ctx context.Context, more bool) (mine []int, err error) 
 	bound, cancel := context.WithTimeout(ctx, u.store.attemptTimeout)
 	defer cancel()
 	err = u.store.table.Apply(bound, kindClaims, m, bigtable.GetCondMutationResult(&matched))
-	if err != nil || matched != wants { // another handle was first: the next pass renews the claims
+	if err != nil || matched != wants { // another handle wrote first: the next pass renews the claims
 		return had, err
 	}
 	return mine, nil
