@@ -40,8 +40,10 @@ const (
 // wrote extents: columns of the prefix "p" that said where in the feed some events are.
 func columnThrough(life int64) string { return "t" + be64(life) }
 
-// columnPaged records the same as columnThrough. A program of format 4 writes only the latter, and for a
-// page it records what the page was created with, perhaps after this program has recorded the whole page.
+// columnPaged records the same as columnThrough, for segments that were pages. A program of format 4 writes
+// only columnThrough, and for a page it records what the page was created with, perhaps after this program
+// has recorded the whole page. Such a program refuses a row with this column, so segments that may have
+// events of runs of format 4 do not set it.
 func columnPaged(life int64) string { return "u" + be64(life) }
 func columnStep(life, number int64) string {
 	return columnThrough(life) + be64(number/stepSegments)
@@ -84,7 +86,11 @@ func (g *segment) propagate(rows map[string]mutation) {
 			row = mutation{key: key, m: bigtable.NewMutation()}
 		}
 		through := []byte(be64(r.From + r.N - 1))
-		for _, column := range []string{columnStep(r.Life, g.number), columnThrough(r.Life), columnPaged(r.Life)} {
+		columns := []string{columnStep(r.Life, g.number), columnThrough(r.Life)}
+		if g.Paged || g.appends != nil {
+			columns = append(columns, columnPaged(r.Life))
+		}
+		for _, column := range columns {
 			row.m.DeleteTimestampRange(familyFeed, column, 0, numbered(g.number))
 			row.m.Set(familyFeed, column, numbered(g.number), through)
 		}

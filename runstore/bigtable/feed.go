@@ -32,6 +32,7 @@ type segment struct {
 	By     uint64 `json:"by"`             // who made it
 	Next   int64  `json:"next,omitempty"` // the number that follows, if not its own plus 1: an epoch has ended, or a block is compacted
 	Ranges []span `json:"ranges,omitempty"`
+	Paged  bool   `json:"paged,omitempty"` // the segment was a page, so its runs have formatPages
 	number int64
 	damage error // the row is there and cannot be decoded
 

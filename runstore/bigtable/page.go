@@ -243,7 +243,7 @@ func (s *Store) closePage(ctx context.Context, g *segment, next int64) (*segment
 // freeze moves the entries of a closed page into the cell of its segment and returns the segment. Every
 // handle that freezes a page writes the same ranges, and only the first request finds the header.
 func (s *Store) freeze(ctx context.Context, g *segment) (*segment, error) {
-	frozen := &segment{By: ^g.By, Next: g.Next, Ranges: g.Ranges, number: g.number}
+	frozen := &segment{By: ^g.By, Next: g.Next, Ranges: g.Ranges, Paged: true, number: g.number}
 	value, _ := json.Marshal(frozen) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
 	set.Set(familyOther, "", numbered(g.stamp()), value)

@@ -3,6 +3,7 @@ package bigtable_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -301,19 +302,31 @@ func TestEventsOfFormat4AreInNoPage(t *testing.T) {
 	commit(t, old, signal("run 1", "of format 4"))
 	ofFormat4(t, tbl, "run 1")
 	inPages(t, handles, 2)
+	hold(t, old, "run 2")
+	commit(t, old, signal("run 2", "of format 4"))
+	ofFormat4(t, tbl, "run 2")
+	if err := bigtable.Sequence(t.Context(), openBare(t, table), "run 2"); err != nil { // a segment behind the page
+		t.Fatal(err)
+	}
+	for k := range snapshot(t, tbl) {
+		if strings.HasSuffix(k.row, "run 2") && strings.HasPrefix(k.column, "f:") && !strings.HasPrefix(k.column, "f:t") {
+			t.Errorf("the row of a run of format 4 has the column %q, which programs of format 4 do not know", k.column)
+		}
+	}
+	inPages(t, handles, 1)
 	next := []*bigtable.Store{handles[0], openBare(t, table)}
 	takeOver(t, next[1], "run 1")
 	commit(t, next[1], signal("run 1", "of format 5"))
 	bigtable.Rounds(t.Context(), next[1])
-	if n := len(pagesOf(t, tbl)); n != 1 || len(keys(t, tbl, "l")) != 2 {
-		t.Errorf("the log has %d segments, %d of them pages, want a page and a segment behind it", len(keys(t, tbl, "l")), n)
+	if n := len(keys(t, tbl, "l")); n != 4 || slices.Contains(pagesOf(t, tbl), bigtable.LogKey(4)) {
+		t.Errorf("the log has %d segments and pages %q, want a page and a segment behind it, twice", n, pagesOf(t, tbl))
 	}
 	inPages(t, next, 2)
-	if n := len(keys(t, tbl, "l")); n != 3 {
-		t.Errorf("the log has %d segments, want 3: what follows is in one page", n)
+	if n := len(keys(t, tbl, "l")); n != 5 {
+		t.Errorf("the log has %d segments, want 5: what follows is in one page", n)
 	}
-	if n := len(whole(t, old, 0, 10, nil)); n != 8 {
-		t.Errorf("the feed has %d events, want 8", n)
+	if n := len(whole(t, old, 0, 20, nil)); n != 10 {
+		t.Errorf("the feed has %d events, want 10", n)
 	}
 }
 
