@@ -64,6 +64,16 @@ const (
 	OnRelease
 )
 
+// GarbageCollector deletes rows that crashes leave and that neither an operation nor the work in
+// the background finds. They cost storage, and no caller ever sees them. Operators run the command
+// tapestore gc, as rarely as once a week. A store that does not implement GarbageCollector leaves
+// no such rows.
+type GarbageCollector interface {
+	// CollectGarbage scans the whole store and returns how many rows it deleted. It is safe to run
+	// at the same time as any other operation, and to repeat.
+	CollectGarbage(ctx context.Context) (deleted int, err error)
+}
+
 // EpochManager reports and raises the store's epoch (I2). Operators use the command tapestore
 // epoch.
 type EpochManager interface {

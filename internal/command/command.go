@@ -31,7 +31,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServeCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newEmulatorsCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newGCCommand(), newEmulatorsCommand(), newVersionCommand())
 	return root
 }
 

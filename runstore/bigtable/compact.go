@@ -41,9 +41,9 @@ func (g *segment) skips(number int64) (next int64, skips bool) {
 	return g.Next, true
 }
 
-// patrolLog compacts the block of the first segment behind a hash, and those that follow it while
+// compactSome compacts the block of the first segment behind a hash, and the blocks after it while
 // they are empty.
-func (s *Store) patrolLog(ctx context.Context, hash string) error {
+func (s *Store) compactSome(ctx context.Context, hash string) error {
 	keys, err := s.keys(ctx, kindLog+hash, after(kindLog), 1)
 	if err == nil && len(keys) == 0 {
 		keys, err = s.keys(ctx, kindLog, kindLog+hash, 1)
@@ -75,6 +75,7 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 	for n := start; n < end; n++ {
 		numbers = append(numbers, n)
 	}
+	when := s.present()
 	found, err := s.log(ctx, numbers...)
 	if err != nil || found[start] == nil {
 		return false, err
@@ -83,7 +84,7 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 		var named []placed
 		for _, n := range numbers {
 			g := found[n]
-			if g == nil || g.damage != nil || g.Next != 0 {
+			if g == nil || g.damage != nil || g.appends != nil || g.Next != 0 {
 				return false, nil
 			}
 			for _, r := range g.Ranges {
@@ -93,6 +94,9 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 		if left, err := s.withoutPurged(ctx, named); err != nil || len(left) > 0 {
 			return false, err
 		}
+		if err := s.stillOf(ctx, when); err != nil {
+			return false, err
+		}
 		value, _ := json.Marshal(&segment{By: found[start].By, Next: end}) // numbers only: it cannot fail
 		if err := s.writeAll(ctx, []mutation{put(logKey(start), "", value)}); err != nil {
 			return false, err
@@ -100,10 +104,10 @@ func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error
 	}
 	var dead []string // also those that a pass left which was cut
 	for _, n := range numbers[1:] {
-		if found[n] != nil {
+		if _, there := found[n]; there { // a segment, or what a late append left
 			dead = append(dead, logKey(n))
 		}
 	}
-	s.waste.made(dead)
+	s.waste.replaced(when, dead)
 	return true, nil
 }

@@ -11,14 +11,14 @@ import (
 // compact has passes look at all blocks of the feed, and deletes what they found dead.
 func compact(t testing.TB, s *bigtable.Store) {
 	t.Helper()
-	patrolAll(t, s)
+	compactAll(t, s)
 	bigtable.EmptyWaste(t.Context(), s)
 }
 
-func patrolAll(t testing.TB, s *bigtable.Store) {
+func compactAll(t testing.TB, s *bigtable.Store) {
 	t.Helper()
 	for hash := range 16 {
-		if err := bigtable.Patrol(t.Context(), s, string([]byte{byte(hash << 4), 0})); err != nil {
+		if err := bigtable.Compact(t.Context(), s, string([]byte{byte(hash << 4), 0})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,7 +30,7 @@ func TestPurgedSegmentsAreRemoved(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := stretch(t, table, 405), raw(t, table)
-	patrolAll(t, s)
+	compactAll(t, s)
 	bigtable.DeleteWaste(t.Context(), s)
 	if n := len(keys(t, tbl, "l")); n != 406 {
 		t.Errorf("%d segments are left while readers may look for them, want all 406", n)

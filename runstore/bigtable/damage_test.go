@@ -322,7 +322,7 @@ func newer(t testing.TB, tbl *client.Table, id runstore.RunID, field string, val
 // before too, and is left as it is. Other runs go on. The feed stops before it.
 func TestNewerRun(t *testing.T) {
 	t.Parallel()
-	for field, value := range map[string]any{"format": 5, "unheardOf": "?"} {
+	for field, value := range map[string]any{"format": 6, "unheardOf": "?"} {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()
 			table := newTable(t)
@@ -379,7 +379,7 @@ func TestNewerRun(t *testing.T) {
 // lease in it, and leaves the epochs as they are.
 func TestNewerStore(t *testing.T) {
 	t.Parallel()
-	for field, value := range map[string]string{"format": "5", "unheardOf": `"?"`} {
+	for field, value := range map[string]string{"format": "6", "unheardOf": `"?"`} {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()
 			table := newTable(t)
@@ -391,7 +391,7 @@ func TestNewerStore(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				changed := bytes.Replace(row["x"][0].Value, []byte(`"format":4,`), nil, 1)
+				changed := bytes.Replace(row["x"][0].Value, []byte(`"format":5,`), nil, 1)
 				changed = bytes.Replace(changed, []byte("{"), []byte(`{"`+field+`":`+value+","), 1)
 				rows[key] = changed
 				setCell(t, tbl, key, "x", "", changed)

@@ -185,6 +185,15 @@ func (s *Store) incarnate(ctx context.Context) error {
 				return err
 			}
 		case x.Format < format: // see format.go
+			if x.Format < formatPages { // from here on the hint is one that only programs of this format advance
+				told, err := s.hint(ctx)
+				if err == nil {
+					err = s.advanceHint(ctx, told)
+				}
+				if err != nil {
+					return err
+				}
+			}
 			next := *x
 			next.Format = format
 			made, err := s.replaceEpochs(ctx, x, &next)

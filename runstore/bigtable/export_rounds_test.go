@@ -3,11 +3,18 @@ package bigtable
 import (
 	"context"
 	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
 )
 
 // Rounds brings the events that a handle without workers has committed into the feed, as
 // its worker would when it is woken: those, and no events of other handles.
-func Rounds(ctx context.Context, s *Store) { s.feed.rounds(byTest(ctx)) }
+func Rounds(ctx context.Context, s *Store) {
+	s.feed.rounds(byTest(ctx))
+	s.upkeep.seals(byTest(ctx))
+}
 
 // CloseAtRest closes a handle without workers as one whose worker has not begun to bring
 // its last events into the feed. The worker may take up to grace for them.
@@ -22,4 +29,27 @@ func CloseAtRest(s *Store, grace time.Duration) error {
 		s.feed.work()
 	})
 	return s.Close()
+}
+
+// Tell has a handle without workers tell the rows of the runs what the feed has, as its worker would
+// every few seconds.
+func Tell(ctx context.Context, s *Store) error { return s.feed.tell(byTest(ctx)) }
+
+// PageEntries is how many appends a page of the feed's log takes.
+const PageEntries = pageEntries
+
+// Release gives up the claims of a handle without workers, as Close does.
+func Release(ctx context.Context, s *Store) { _, _ = s.upkeep.claims(byTest(ctx), false) }
+
+// SetEnd has a handle take a number for the end of the feed's log, as if it had been suspended since.
+func SetEnd(s *Store, number int64) { s.feed.end = number }
+
+// FedThrough records in the row of a run, as a program of format 4 does, that the feed has its events up to
+// seq, the last of them in a segment.
+func FedThrough(ctx context.Context, s *Store, id runstore.RunID, life, seq, number int64) error {
+	m := bigtable.NewMutation()
+	for _, column := range []string{columnStep(life, number), columnThrough(life)} {
+		m.Set(familyFeed, column, numbered(number), []byte(be64(seq)))
+	}
+	return s.writeAll(byTest(ctx), []mutation{{runKey(id), m, 128}})
 }

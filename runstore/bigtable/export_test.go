@@ -24,8 +24,9 @@ func byTest(ctx context.Context) context.Context {
 func StopWorkers(s *Store) {
 	close(s.feed.done)
 	close(s.waste.done)
+	close(s.upkeep.done)
 	s.background.Wait()
-	s.feed.done, s.waste.done = make(chan struct{}), make(chan struct{}) // for Close
+	s.feed.done, s.waste.done, s.upkeep.done = make(chan struct{}), make(chan struct{}), make(chan struct{}) // for Close
 }
 
 // Sequence brings the events of runs into the feed.
@@ -76,8 +77,31 @@ func Shift(s *Store, d time.Duration, f func()) {
 	s.clock.mu.Unlock()
 }
 
-// Sweep passes over the marks. The handle must be one without workers.
-func Sweep(ctx context.Context, s *Store) { s.sweep(byTest(ctx)) }
+// Sweep passes over all marks, whoever claims them. The handle must be one without workers.
+func Sweep(ctx context.Context, s *Store) {
+	all := make([]int, shards)
+	for i := range all {
+		all[i] = i
+	}
+	_ = s.sweep(byTest(ctx), all)
+}
+
+// Pass passes over the marks that a handle without workers has claimed, and returns the number of shards.
+func Pass(ctx context.Context, s *Store) int { return s.upkeep.passClaimed(byTest(ctx)) }
+
+// AgeClaims makes the claims that a handle has met old.
+func AgeClaims(s *Store) {
+	for i := range s.upkeep.met {
+		s.upkeep.met[i].since = localclock.Reading{}
+	}
+}
+
+// Collect collects garbage, and waits for no creation that may be under way.
+func Collect(ctx context.Context, s *Store) error {
+	s.lonelyAfter = 0
+	_, err := s.collectGarbage(byTest(ctx))
+	return err
+}
 
 // EmptyWaste deletes now what would be deleted in the background, sooner or later.
 func EmptyWaste(ctx context.Context, s *Store) {
@@ -102,13 +126,6 @@ func AgeWaste(s *Store) {
 
 // DeleteWaste deletes now what may be deleted without waiting for readers.
 func DeleteWaste(ctx context.Context, s *Store) { s.waste.empty(byTest(ctx)) }
-
-// AgeMarks makes the marks without a run that a handle has seen old.
-func AgeMarks(s *Store) {
-	for m := range s.feed.lonely {
-		s.feed.lonely[m] = localclock.Reading{}
-	}
-}
 
 // SetRetryTimeout changes how long the operations of a handle without workers try again.
 func SetRetryTimeout(s *Store, d time.Duration) { s.opts.RetryTimeout = d }
@@ -194,8 +211,10 @@ func DropTombs(ctx context.Context, s *Store) error {
 	return s.writeAll(byTest(ctx), all)
 }
 
-// Patrol looks at rows of segments and packs that follow a hash.
-func Patrol(ctx context.Context, s *Store, hash string) error { return s.patrol(byTest(ctx), hash) }
+// Compact compacts blocks of the feed's log that follow a hash.
+func Compact(ctx context.Context, s *Store, hash string) error {
+	return s.compactSome(byTest(ctx), hash)
+}
 
 // SkipSegments makes the log of the feed go on with the next number that begins a step.
 func SkipSegments(ctx context.Context, s *Store) error {
@@ -203,7 +222,7 @@ func SkipSegments(ctx context.Context, s *Store) error {
 	if err := s.feed.catchUp(ctx); err != nil {
 		return err
 	}
-	made, err := s.create(ctx, &segment{By: 1, Next: (s.feed.end/stepSegments + 1) * stepSegments, number: s.feed.end})
+	made, err := s.create(ctx, &segment{By: 1, Next: (s.feed.end/stepSegments + 1) * stepSegments, number: s.feed.end}, false)
 	if err == nil && !made {
 		err = errBusy
 	}

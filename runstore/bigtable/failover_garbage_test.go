@@ -93,13 +93,13 @@ func TestOrphansOfALostHistoryStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	away.Store(1)
-	if err := bigtable.Patrol(t.Context(), old, "\xff\xff"); err == nil {
+	if err := bigtable.Collect(t.Context(), old); err == nil {
 		t.Error("a pass over the old history has no error")
 	}
 	if n := len(keys(t, tbl, "k")); n != left {
 		t.Errorf("%d rows of cold records are left, want all %d", n, left)
 	}
-	patrolAll(t, s)
+	collect(t, s)
 	if n := len(keys(t, tbl, "k")); n != 0 {
 		t.Errorf("%d rows of cold records are left after a pass of a handle that knows the epoch, want none", n)
 	}

@@ -39,6 +39,12 @@ const (
 // the cell of an older segment never hides that of a newer one. Programs before the second edition
 // wrote extents: columns of the prefix "p" that said where in the feed some events are.
 func columnThrough(life int64) string { return "t" + be64(life) }
+
+// columnPaged records the same as columnThrough, for segments that were pages. A program of format 4 writes
+// only columnThrough, and for a page it records what the page was created with, perhaps after this program
+// has recorded the whole page. Such a program refuses a row with this column, so segments that may have
+// events of runs of format 4 do not set it.
+func columnPaged(life int64) string { return "u" + be64(life) }
 func columnStep(life, number int64) string {
 	return columnThrough(life) + be64(number/stepSegments)
 }
@@ -49,14 +55,14 @@ func (r *row) fed() (*fed, error) {
 	for _, item := range r.cells[familyFeed] {
 		q := qualifier(familyFeed, item)
 		switch {
-		case q == "t"+life && len(item.Value) == 8:
-			x.through, x.at = fromBE64(string(item.Value)), item.Timestamp
+		case (q == "t"+life || q == columnPaged(r.head.Life)) && len(item.Value) == 8:
+			x.through, x.at = max(x.through, fromBE64(string(item.Value))), max(x.at, item.Timestamp)
 		case strings.HasPrefix(q, "t"+life) && len(q) == 17 && len(item.Value) == 8:
 			x.steps = append(x.steps, step{numberOf(item.Timestamp), fromBE64(string(item.Value)), q})
 		case strings.HasPrefix(q, "p"+life) && len(q) == 17 && len(item.Value) == 16: // an extent: its first seq, length and position
 			last := fromBE64(q[9:]) + fromBE64(string(item.Value[:8])) - 1
 			x.steps = append(x.steps, step{fromBE64(string(item.Value[8:])) >> positionBits, last, q})
-		case !strings.HasPrefix(q, "p") && !strings.HasPrefix(q, "t"):
+		case !strings.HasPrefix(q, "p") && !strings.HasPrefix(q, "t") && !strings.HasPrefix(q, "u"):
 			return nil, errFed
 		}
 	}
@@ -69,8 +75,9 @@ func (r *row) fed() (*fed, error) {
 
 var errFed = corrupt(errors.New("a cell of the feed's family that this program did not write"))
 
-// propagate adds a segment's ranges to the changes of its runs' rows, by their keys. The changes
-// may be written more than once, and late.
+// propagate adds a segment's ranges to the changes of its runs' rows, by their keys. Handles may write the
+// changes more than once, and late. So the segment must not be an open page: a late write of what the page
+// named earlier would replace what the page names now.
 func (g *segment) propagate(rows map[string]mutation) {
 	for _, r := range g.Ranges {
 		key := runKey(runstore.RunID(r.Run))
@@ -79,9 +86,15 @@ func (g *segment) propagate(rows map[string]mutation) {
 			row = mutation{key: key, m: bigtable.NewMutation()}
 		}
 		through := []byte(be64(r.From + r.N - 1))
-		row.m.Set(familyFeed, columnStep(r.Life, g.number), numbered(g.number), through)
-		row.m.Set(familyFeed, columnThrough(r.Life), numbered(g.number), through)
-		row.n += 128
+		columns := []string{columnStep(r.Life, g.number), columnThrough(r.Life)}
+		if g.Paged || g.appends != nil {
+			columns = append(columns, columnPaged(r.Life))
+		}
+		for _, column := range columns {
+			row.m.DeleteTimestampRange(familyFeed, column, 0, numbered(g.number))
+			row.m.Set(familyFeed, column, numbered(g.number), through)
+		}
+		row.n += 256
 		rows[key] = row
 	}
 }

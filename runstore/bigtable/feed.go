@@ -13,13 +13,13 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The feed is a log of segments, rows that never change, except that those of purged runs are
-// removed (compact.go). Each names ranges of events,
-// and has a number; a position is the number and an event's place in the segment. Who
-// wants to append creates the row of the next number, if it is absent: of several who
-// try, one does. So there is one log, whoever writes to it and however late, without a
-// lease. Whoever appends has read all segments before, so it knows which events the
-// log has, and names only those that follow. See sequencer.go.
+// The feed is a log of segments, rows that do not change once they are complete, except that those
+// of purged runs are removed (compact.go). Each has a number and names ranges of events; a position
+// is the number and an event's place in the segment. A handle creates the row of the next number if
+// it is absent: of several that try, one succeeds. All handles append to the segment while it is a page
+// (page.go). So there is one log without a lease, whichever handle writes to it and however late. A handle
+// that appends has read all earlier segments, so it knows which events the log has, and names only later ones.
+// See sequencer.go.
 
 const (
 	positionBits = 10
@@ -32,8 +32,12 @@ type segment struct {
 	By     uint64 `json:"by"`             // who made it
 	Next   int64  `json:"next,omitempty"` // the number that follows, if not its own plus 1: an epoch has ended, or a block is compacted
 	Ranges []span `json:"ranges,omitempty"`
+	Paged  bool   `json:"paged,omitempty"` // the segment was a page, so its runs have formatPages
 	number int64
 	damage error // the row is there and cannot be decoded
+
+	*appends     // nil: the segment is complete
+	created  int // how many of the ranges the segment was created with
 }
 
 // span is a range of a run's events.
@@ -72,20 +76,26 @@ func (s *Store) log(ctx context.Context, numbers ...int64) (map[int64]*segment, 
 	}
 	found := map[int64]*segment{}
 	err := s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
-		g := &segment{}
-		if err := json.Unmarshal(cell(r, familyOther, ""), g); err != nil {
+		g, value := &segment{}, cell(r, familyOther, "")
+		if value == nil { // an append that came after the page had been removed: no segment
+			found[fromBE64(r.Key()[len(r.Key())-8:])] = nil
+			return nil
+		}
+		if err := json.Unmarshal(value, g); err != nil {
 			g = &segment{damage: corrupt(fmt.Errorf("segment %d of the feed: %w", fromBE64(r.Key()[len(r.Key())-8:]), err))}
-			s.passOver("", g.damage)
 		}
 		g.number = fromBE64(r.Key()[len(r.Key())-8:])
+		if g = g.withPage(cell(r, familyOther, columnPage)); g.damage != nil {
+			s.passOver("", g.damage)
+		}
 		found[g.number] = g
 		return nil
 	})
 	return found, err
 }
 
-// follow calls f for the segments from number on, until there is none or f returns
-// false, and returns the number that it would have gone on with.
+// follow calls f for the segments from number on. It stops where there is no segment, after an open page,
+// and when f returns false. It returns the number at which to continue, which is that of the open page.
 func (s *Store) follow(ctx context.Context, number int64, f func(g *segment) bool) (next int64, err error) {
 	return s.followBy(ctx, number, 4, f)
 }
@@ -126,8 +136,10 @@ func (s *Store) followBy(ctx context.Context, number, ahead int64, f func(g *seg
 			if g.Next == blockStart(number)+logBlock {
 				blocks = maxFollowed
 			}
-			number = g.next()
-			if !f(g) {
+			if number = g.next(); g.isOpen() {
+				number = g.number
+			}
+			if !f(g) || g.isOpen() {
 				return number, nil
 			}
 		}
@@ -225,7 +237,7 @@ func (s *Store) readFeed(ctx context.Context, after int64, limit int, final bool
 		if err != nil {
 			return nil, err
 		}
-		if last == nil || last.number == number && seen > last.events() && next == number+1 {
+		if last == nil || last.number == number && seen > last.events() && next <= number+1 {
 			from, err := s.whereNext(ctx, after, number, seen, last)
 			if err != nil || from == 0 {
 				return nil, err

@@ -55,7 +55,7 @@ func (s *Store) backwards(ctx context.Context, f func(events []placed) (more boo
 		}
 		var end int64
 		if i < len(x.Epochs) && x.Epochs[i].Closed {
-			end = x.Epochs[i].End
+			end = x.Epochs[i].End + 1 // which may be a page with events
 		} else if end, err = s.endOfLog(ctx, first, next, told); err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ import (
 //     more, because it reads a copy of that row for these.
 //
 // 0 stands for 1. A field that this program does not know counts as a newer format.
-const format = 4
+const format = 5
 
 // formatStamps is the format of runs whose cells have the stamp of an epoch, see stamp.go. A
 // run of the first epoch has none.
@@ -40,6 +40,10 @@ const formatPlaces = 4
 // formatCold is the format of runs some of whose records have left the row, see cold.go. A program
 // of format 3 would take them for absent. No release knows one of the two and not the other.
 const formatCold = formatPlaces
+
+// formatPages is the format of runs whose events may be in a page of the feed's log, see page.go. A
+// program of format 4 would not find them there, and name them again.
+const formatPages = 5
 
 // requires raises the format of a run's head.
 func (h *head) requires(format int) { h.Format = max(h.Format, format) }

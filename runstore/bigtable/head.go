@@ -52,6 +52,8 @@ type head struct {
 	RunnableFrom int64 `json:"runnableFrom,omitempty"`
 	// Sealed is how many segments of the journal are rows of their own.
 	Sealed int64 `json:"sealed,omitempty"`
+	// PagedFrom is the last event that a program of a format before pages may have committed.
+	PagedFrom int64 `json:"pagedFrom,omitempty"`
 	// Time is that of the last write: a run's times never go back.
 	Time int64 `json:"time"`
 
@@ -139,7 +141,7 @@ func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecon
 
 // grant takes over what package rules granted.
 func (h *head) grant(r rules.Head) {
-	h.requires(formatGrants)
+	h.beginPages()
 	h.Token, h.State, h.Grant = int64(r.Token), int(r.State), []byte(r.Grant)
 	h.Owner, h.Role, h.Strict = []byte(r.Holder.Owner), []byte(r.Holder.Reactor), r.Holder.Strict
 	h.From, h.Why = []byte(r.Holder.Preempted.From), []byte(r.Holder.Preempted.Reason)

@@ -21,6 +21,7 @@ const (
 	kindLog     = "l" // hash, number: a segment of the feed
 	kindHint    = "L" // how far the feed's segments are told to their runs
 	kindClock   = "c" // shard: the store clock
+	kindClaims  = "w" // which handles pass over the shards of the marks
 	kindEpoch   = "g" // shard: the epochs
 )
 

@@ -41,7 +41,8 @@ func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created r
 				e.begin(s.epoch())
 			}
 			e.creates = true
-			h.Life, h.LifeBy, h.Purged, h.Seq = h.Rev, e.nonce, false, 0
+			h.Life, h.LifeBy, h.Purged, h.Seq, h.PagedFrom = h.Rev, e.nonce, false, 0, 0
+			h.beginPages()
 			h.Status, h.Created = int32(spec.Status), e.now
 			if h.Unlisted = spec.Unlisted; h.Unlisted {
 				h.requires(formatGrants)

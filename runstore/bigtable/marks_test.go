@@ -64,10 +64,8 @@ var lateDeletions = []struct {
 	}, onMarks, func(t testing.TB, s *bigtable.Store) { bigtable.Sweep(t.Context(), s) }},
 	{"of a creation that was never made", func(t testing.TB, table emulators.BigtableTable, s *bigtable.Store) int {
 		dyingCreation(t, table, runstore.RunSpec{ID: "run"})
-		bigtable.Sweep(t.Context(), s)
-		bigtable.AgeMarks(s)
 		return 0
-	}, onMarks, func(t testing.TB, s *bigtable.Store) { bigtable.Sweep(t.Context(), s) }},
+	}, onMarks, func(t testing.TB, s *bigtable.Store) { _ = bigtable.Collect(t.Context(), s) }},
 }
 
 // A deletion of a mark that is on its way for so long that the run is active again by

@@ -227,8 +227,13 @@ const scanPage = 2000
 
 // scanPrefix calls f for the keys of the rows that begin with prefix, page by page.
 func (s *Store) scanPrefix(ctx context.Context, prefix string, f func(keys []string) error) error {
-	for from := prefix; ; {
-		keys, err := s.keys(ctx, from, after(prefix), scanPage)
+	return s.scanRange(ctx, prefix, after(prefix), f)
+}
+
+// scanRange calls f for the keys of the rows in a range, page by page.
+func (s *Store) scanRange(ctx context.Context, from, to string, f func(keys []string) error) error {
+	for {
+		keys, err := s.keys(ctx, from, to, scanPage)
 		if err == nil && len(keys) > 0 {
 			err = f(keys)
 		}

@@ -145,6 +145,7 @@ func (s *Store) prepareSeal(ctx context.Context, id runstore.RunID) error {
 		return err
 	}
 	// A purge that came meanwhile may have cleared the run away before these were there.
+	when := s.present()
 	now, err := s.readRun(ctx, id)
 	if err != nil {
 		return err
@@ -153,11 +154,11 @@ func (s *Store) prepareSeal(ctx context.Context, id runstore.RunID) error {
 		s.runs.prepare(id, p)
 		return nil
 	}
-	var dead []mutation
+	var dead []string
 	for i := range p.n {
-		dead = append(dead, remove(segmentKey(id, p.life, p.from+i)))
+		dead = append(dead, segmentKey(id, p.life, p.from+i))
 	}
-	return s.writeAll(ctx, dead)
+	return s.collect(ctx, when, dead)
 }
 
 // makeRoom relieves a row that is too full for another event: it seals those that it has. The

@@ -17,48 +17,51 @@ import (
 )
 
 // sequencer brings the events that this handle commits into the feed, in the
-// background, soon after their commit: a commit spends nothing on it. What a crash left
-// is found by way of the runs' marks; see sweep.go.
+// background, soon after their commit: a commit spends nothing on it. Its goroutine does nothing else.
+// The passes over the marks find the events of handles that crashed; see sweep.go.
 //
 // A round needs to know all segments of the log, and of each run which events it has. The
-// handle remembers both (logEnd, fed) as long as it appends; if the next segment turns out to be
-// another handle's, it reads the segments that it does not know and begins again. So a round
-// of a handle that is alone is one request, the conditional creation of a segment. A round that
-// knows nothing reads how far the segments are told to the rows of the runs (the hint), all
-// segments after that, and then the runs' rows: the log has the events that a run's row says, and
-// those that these segments name.
+// handle remembers both (end, fed) while it appends. So a round is one request: an append to the page
+// that ends the log (page.go), or the creation of a page. If the page turns out to be full, or another
+// handle has created the next segment, the handle reads the segments that it does not know and composes
+// the round again. A round that knows nothing reads how far the segments are told to the rows of the runs (the
+// hint), all segments after that, and then the runs' rows: the log has the events that a run's row
+// says, and those that these segments name.
 //
-// The rows are told every few seconds.
+// Every few seconds the handle reviews the page that ends the log, and writes what complete segments name
+// back to the rows (tell.go).
 type sequencer struct {
 	store *Store
 	mu    sync.Mutex
 	dirty map[runstore.RunID]bool     // runs with events that the feed may not have
-	long  map[runstore.RunID]bool     // runs with events to seal
+	ahead int64                       // the newest epoch of a head that this handle wrote
 	heads map[runstore.RunID]progress // of runs that this handle committed to last
 	kick  chan struct{}
 	done  chan struct{}
 
-	passes int                         // over the marks
-	lonely map[mark]localclock.Reading // marks without a run, and when they were first seen; see sweep.go
-
 	turn chan struct{} // holds a value while a round is under way
 	// The following belong to the round.
-	end    int64                       // no segment of this number was there
-	recent map[int64]*segment          // those before end that may not be told yet
+	end    int64                       // the number of last, or if that is nil the first number without a segment
+	last   *segment                    // the open page that the log ends with, or nil
+	seen   seen                        // the state of last at the last review
+	recent map[int64]*segment          // segments up to end that tellAll may have to write back
+	mine   map[int64]bool              // the numbers that this handle has created since the last review
+	read   localclock.Reading          // when the handle met the end of the log last
 	fed    map[runstore.RunID]progress // of runs whose last events the segments before end name
-	epoch  int64                       // the newest that was known when fed was begun
+	epoch  int64                       // the epoch in which the handle learned the above
 }
 
 // progress is how far a life of a run has come: its last event, or the last that the log has.
 type progress struct {
 	life, seq    int64
 	epoch, stamp int64 // of the run's head
+	paged        int64 // the run's events up to this one must not stand in pages
 }
 
 func newSequencer(s *Store) *sequencer {
 	return &sequencer{
-		store: s, dirty: map[runstore.RunID]bool{}, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
-		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{}, lonely: map[mark]localclock.Reading{},
+		store: s, dirty: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
+		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, mine: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{},
 	}
 }
 
@@ -68,7 +71,8 @@ func (q *sequencer) committed(id runstore.RunID, e *edit) {
 	if len(q.heads) >= maxRuns {
 		clear(q.heads)
 	}
-	q.heads[id] = progress{e.head.Life, e.head.Seq, e.head.Epoch, e.head.Stamp}
+	q.ahead = max(q.ahead, e.head.Epoch)
+	q.heads[id] = progress{e.head.Life, e.head.Seq, e.head.Epoch, e.head.Stamp, e.head.pagedFrom()}
 	if e.purged || e.moved {
 		delete(q.heads, id)
 	}
@@ -77,14 +81,11 @@ func (q *sequencer) committed(id runstore.RunID, e *edit) {
 		q.store.later(func(ctx context.Context) error { return q.store.visit(ctx, id) })
 		return
 	}
-	long := e.head.unsealed() >= sealAt
-	if e.done.FirstSeq == 0 && !long {
-		return
+	if e.head.unsealed() >= sealAt {
+		q.store.upkeep.add(id)
 	}
-	if long {
-		q.mu.Lock()
-		q.long[id] = true
-		q.mu.Unlock()
+	if e.done.FirstSeq == 0 {
+		return
 	}
 	q.add(id)
 }
@@ -114,21 +115,15 @@ const (
 )
 
 const (
-	// tellEvery is how often the rows of runs are told what the log has. A handle that dies
-	// leaves so much of the log to be read again, and the passes of others read the rows of the
-	// runs in it: with 4 s, as often as they pass.
+	// tellEvery is how often a handle reviews the log's last page and writes complete segments back to
+	// the rows of the runs. 4 s: as often as the passes, which read the rows of runs behind the hint.
 	tellEvery = 4 * time.Second
 	// maxRecent bounds the segments that are not told.
 	maxRecent = 64
-	// patrolEvery is after how many passes over the marks one looks at rows that no mark
-	// leads to.
-	patrolEvery = 8
 )
 
 func (q *sequencer) work() {
-	sweep := time.NewTimer(rand.N(sweepEvery))
-	defer sweep.Stop()
-	tell := time.NewTicker(tellEvery)
+	tell := time.NewTimer(rand.N(tellEvery)) // spreads the write-backs of handles that start together
 	defer tell.Stop()
 	wait, ended := pace, localclock.Reading{}
 	for {
@@ -142,13 +137,11 @@ func (q *sequencer) work() {
 			q.rounds(q.store.stopped)
 			pause(q.done, wait)
 			ended = q.store.clock.here.Read()
-		case <-sweep.C:
-			q.store.sweep(q.store.stopped)
-			sweep.Reset(sweepEvery/2 + rand.N(sweepEvery))
 		case <-tell.C:
 			if err := q.tell(q.store.stopped); err != nil && q.store.stopped.Err() == nil {
 				q.store.opts.Logger.Warn("bigtable: runs wait to be told what the feed has", "error", err)
 			}
+			tell.Reset(tellEvery)
 		case <-q.done:
 			ctx, cancel := context.WithTimeout(q.store.stopped, q.store.closeGrace)
 			defer cancel()
@@ -168,21 +161,13 @@ func pause(done chan struct{}, d time.Duration) {
 	}
 }
 
-// rounds works off what is dirty now, and seals what has become long.
+// rounds works off what is dirty now.
 func (q *sequencer) rounds(ctx context.Context) {
 	q.mu.Lock()
-	dirty, long := q.dirty, q.long
-	q.dirty, q.long = map[runstore.RunID]bool{}, map[runstore.RunID]bool{}
+	dirty := q.dirty
+	q.dirty = map[runstore.RunID]bool{}
 	q.mu.Unlock()
 	err := q.bring(ctx, false, slices.Collect(maps.Keys(dirty))...)
-	if err == nil {
-		for id := range long {
-			if err = q.store.prepareSeal(ctx, id); err != nil && !q.store.passOver(id, err) {
-				break
-			}
-			err = nil
-		}
-	}
 	if err == nil {
 		return
 	}
@@ -191,7 +176,6 @@ func (q *sequencer) rounds(ctx context.Context) {
 	}
 	q.mu.Lock() // and again, later
 	maps.Copy(q.dirty, dirty)
-	maps.Copy(q.long, long)
 	q.mu.Unlock()
 	if ctx.Err() == nil {
 		pause(q.done, outcome.MaxPause)
@@ -210,6 +194,12 @@ func (q *sequencer) tell(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-q.turn }()
+	if err := q.notice(ctx); err != nil {
+		return err
+	}
+	if q.last == nil && len(q.recent) == 0 {
+		return nil
+	}
 	void, err := q.tellAll(ctx)
 	for _, id := range void {
 		q.add(id)
@@ -237,26 +227,25 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 		return err
 	}
 	defer func() { <-q.turn }()
+	if err := q.notice(ctx); err != nil {
+		return err
+	}
 	for known := !tell && q.end > 0; ; known = false {
 		if !known {
 			if err := q.catchUp(ctx); err != nil {
 				return err
 			}
 		}
-		g, more, err := q.compose(ctx, ids, !tell)
+		g, more, paged, err := q.compose(ctx, ids, !tell)
 		if err != nil {
 			return err
 		}
 		if g != nil {
-			made, err := q.store.create(ctx, g)
-			if err != nil {
+			if there, err := q.extend(ctx, g, paged && !tell); err != nil {
 				return err
-			}
-			if !made {
+			} else if !there {
 				continue
 			}
-			q.learn(g)
-			q.end = g.next()
 		}
 		if tell || len(q.recent) >= maxRecent {
 			void, err := q.tellAll(ctx)
@@ -273,35 +262,84 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 	}
 }
 
-// catchUp reads the hint and the segments that the handle does not know yet.
-func (q *sequencer) catchUp(ctx context.Context) error {
-	told, err := q.store.hint(ctx)
-	if err != nil {
-		return err
+// extend adds the events of g to the log: to the page that ends the log, or as the next segment, which
+// becomes a page. Unless paged is set, they get a complete segment of their own. extend reports false if
+// the log did not end as the handle knew, or if it had to close the page first.
+func (q *sequencer) extend(ctx context.Context, g *segment, paged bool) (there bool, err error) {
+	if q.last != nil && paged {
+		now, has, err := q.store.append(ctx, q.last, entry{ranges: g.Ranges})
+		if err != nil {
+			return false, err
+		}
+		q.meet(now)
+		if err == nil && has {
+			err = q.store.prune(ctx, now)
+		}
+		return has, err
 	}
-	if q.end <= told { // others were busy, or this is the first round
-		clear(q.fed)
-		last, err := q.store.log(ctx, max(told, 0))
+	if q.last != nil {
+		// The page may have received events that g names, so the caller composes g again.
+		now, err := q.store.closePage(ctx, q.last, q.last.number+1)
+		if err == nil {
+			q.meet(now)
+		}
+		return false, err
+	}
+	made, err := q.store.create(ctx, g, paged)
+	if made {
+		q.meet(g)
+		q.mine[g.number] = true
+	}
+	return made, err
+}
+
+// catchUp reads the segments that the handle does not know yet, and first the hint unless it has
+// met the end of the log lately.
+func (q *sequencer) catchUp(ctx context.Context) error {
+	if q.end == 0 || q.store.clock.here.Since(q.read) > tellEvery {
+		told, err := q.store.hint(ctx)
 		if err != nil {
 			return err
 		}
-		q.end = max(told+1, firstSegment)
-		if g := last[told]; g != nil {
-			q.end = g.next()
+		if q.end <= told { // others were busy, or this is the first round
+			clear(q.fed)
+			last, err := q.store.log(ctx, max(told, 0))
+			if err != nil {
+				return err
+			}
+			q.end = max(told+1, firstSegment)
+			if g := last[told]; g != nil {
+				q.end = g.next()
+			}
 		}
+		maps.DeleteFunc(q.recent, func(number int64, _ *segment) bool { return number <= told })
 	}
-	maps.DeleteFunc(q.recent, func(number int64, _ *segment) bool { return number <= told })
+	q.last = nil
 	end, err := q.store.follow(ctx, q.end, func(g *segment) bool {
-		q.learn(g)
+		q.meet(g)
 		return true
 	})
 	if err == nil {
-		q.end = end
+		q.end, q.read = end, q.store.clock.here.Read()
 	}
 	return err
 }
 
-// learn takes over a segment of the log: the one behind all that are known.
+// meet records the segment that the log ends with. If g is nil, what the handle knew of the log is wrong,
+// and the next round begins with the hint.
+func (q *sequencer) meet(g *segment) {
+	q.last = nil
+	if g == nil {
+		q.end = 0
+		return
+	}
+	q.learn(g)
+	if q.end, q.read = g.next(), q.store.clock.here.Read(); g.isOpen() {
+		q.end, q.last = g.number, g
+	}
+}
+
+// learn records a segment of the log: a known one, or the one behind all known ones.
 func (q *sequencer) learn(g *segment) {
 	q.recent[g.number] = g
 	for _, r := range g.Ranges {
@@ -333,30 +371,28 @@ func (q *sequencer) remembered(id runstore.RunID) (last, fed progress, known boo
 	return last, fed, known && there && fed.life == last.life && last.seq >= fed.seq && !h.isOld(q.store.epoch())
 }
 
-// compose makes the next segment, of events that the log does not have; more reports
-// whether there are others. If own, this handle has committed the last events of the runs, and
-// the rows of those that it remembers are not read.
-func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *segment, more bool, err error) {
-	g = &segment{By: rand.Uint64(), number: q.end}
+// compose returns a segment of events that the log does not have, or nil. more reports whether there are
+// further events, and paged whether those of g may stand in a page. If own is set, this handle has
+// committed the last events of the runs, and compose does not read the rows of runs that it remembers.
+func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *segment, more, paged bool, err error) {
+	g, paged = &segment{By: rand.Uint64(), number: q.end}, true
 	left := int64(maxSegment)
-	name := func(id runstore.RunID, life, through, last int64) {
+	name := func(id runstore.RunID, life, through, last, pagedFrom int64) {
 		n := min(last-through, left)
+		paged = paged && (n <= 0 || through >= pagedFrom)
 		more = more || n < last-through
 		if n > 0 {
 			left -= n
 			g.Ranges = append(g.Ranges, span{[]byte(id), life, through + 1, n})
 		}
 	}
-	if now := q.store.epoch(); now != nil && now.Epoch != q.epoch || len(q.fed) >= maxRuns {
-		clear(q.fed) // the log may have lost its end
-		if now != nil {
-			q.epoch = now.Epoch
-		}
+	if len(q.fed) >= maxRuns {
+		clear(q.fed)
 	}
 	var keys []string
 	for _, id := range ids {
 		if last, fed, known := q.remembered(id); own && known {
-			name(id, last.life, fed.seq, last.seq)
+			name(id, last.life, fed.seq, last.seq, last.paged)
 		} else {
 			keys = append(keys, runKey(id))
 		}
@@ -374,15 +410,20 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 		if err != nil {
 			return err
 		}
+		if q.last != nil && numberOf(x.at) > q.end {
+			// The log goes on behind the page: a program of format 4 appended there, or the page was
+			// closed. What follows these events must not stand before them.
+			paged = false
+		}
 		through := max(x.through, q.named(id, parsed.head.Life))
 		q.fed[id] = progress{life: parsed.head.Life, seq: through}
-		name(id, parsed.head.Life, through, parsed.head.Seq)
+		name(id, parsed.head.Life, through, parsed.head.Seq, parsed.head.pagedFrom())
 		return nil
 	})
 	if err != nil || len(g.Ranges) == 0 {
-		return nil, false, err
+		return nil, false, false, err
 	}
-	return g, more, nil
+	return g, more, paged, nil
 }
 
 // named returns the last event of a run that a recent segment names.
@@ -397,12 +438,16 @@ func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
 	return through
 }
 
-// create creates the row of a segment, if there is none.
-func (s *Store) create(ctx context.Context, g *segment) (made bool, err error) {
+// create creates the row of a segment if it is absent: as an open page, or complete. It reports whether
+// this request created the row.
+func (s *Store) create(ctx context.Context, g *segment, open bool) (made bool, err error) {
 	value, _ := json.Marshal(g) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
-	stamp := max(g.Next-1, 0) // what ends an epoch has the stamp of the next
-	set.Set(familyOther, "", numbered(stamp), value)
+	set.Set(familyOther, "", numbered(g.stamp()), value)
+	if open {
+		set.Set(familyOther, columnPage, 0, []byte(g.header()))
+		g.appends, g.created = &appends{open: true, has: map[uint64]bool{}}, len(g.Ranges)
+	}
 	m := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set)
 	for t, doubt := s.tries(), false; ; doubt = true {
 		var there bool

@@ -28,8 +28,8 @@ import (
 //  4. The cells that record how many of a run's events the feed has have the number of the
 //     feed's segment as their timestamp. It is above the stamp of the segment's epoch.
 //  5. Segments of the journal have the stamp of the head that they were copied under. The one
-//     segment of the feed's log that ends an epoch has the stamp of the next. The log behind
-//     it, up to the first segment of the next epoch, is not read (Store.beyond).
+//     segment of the feed's log that ends an epoch, a page or one without events, has the stamp of the
+//     next. The log behind it, up to the first segment of the next epoch, is not read (Store.beyond).
 //
 // Without 2 a cell of the lost history would replace the one that it was written over, for both
 // are of one epoch, and a record that only the lost history has would look like one that the
@@ -205,7 +205,7 @@ func (s *Store) logEnd(ctx context.Context, of gap, known *history) (named map[r
 	from := max(of.first, of.behind/stepSegments*stepSegments)
 	named = map[runLife]int64{}
 	_, err = s.follow(ctx, from, func(g *segment) bool {
-		if g.number >= of.behind {
+		if g.number > of.behind {
 			return false
 		}
 		for _, r := range g.Ranges {
@@ -249,6 +249,7 @@ func (e *edit) restamp(found *row, x *fed, through int64, now *epoch) (feeds boo
 	if through < x.through { // the log came here before the run did, or lost its end
 		h.Forks = append(slices.Clone(h.Forks), fork{now.End, through})
 	}
+	e.m.DeleteTimestampRange(familyFeed, columnPaged(h.Life), 0, numbered(h.Stamp))
 	e.set(familyFeed, columnThrough(h.Life), []byte(be64(through)))
 	e.set(familyFeed, columnStep(h.Life, 0), []byte(be64(through))) // no segment of the epoch shares this step
 	return through < h.Seq
@@ -359,23 +360,31 @@ func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	from := max(first, min(told, max(now.End, first))-hintMargin)
 	rows := map[string]mutation{}
 	for now.Closed = false; !now.Closed; {
+		var last *segment
 		end, err := s.follow(ctx, from, func(g *segment) bool {
-			if now.Closed = g.Next == now.Base; now.Closed {
-				now.End = g.number
-				return false
-			}
-			if g.number > told {
+			if last = g; g.number > told && !g.isOpen() {
 				g.propagate(rows)
 			}
-			return true
+			now.Closed = g.Next == now.Base
+			return !now.Closed
 		})
 		if err != nil {
 			return nil, err
 		}
 		if from = end; now.Closed {
-			break
+			if now.End = last.number; last.appends != nil { // an entry that comes late is not to open it again
+				_, err = s.freeze(ctx, last)
+			}
+		} else if last.isOpen() {
+			_, err = s.closePage(ctx, last, now.Base)
 		}
-		if _, err := s.create(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}); err != nil {
+		if err != nil {
+			return nil, err
+		}
+		if now.Closed || last.isOpen() {
+			continue
+		}
+		if _, err := s.create(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}, false); err != nil {
 			return nil, err
 		}
 	}

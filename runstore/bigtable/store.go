@@ -23,7 +23,7 @@ import (
 )
 
 // Store is an open handle on a store in Bigtable. It implements runstore.RunStore and
-// the capabilities EpochManager and Describer.
+// the capabilities EpochManager, RunNotifier, Describer and GarbageCollector.
 type Store struct {
 	opts     Options
 	waiters  wakeup.Hub
@@ -37,6 +37,7 @@ type Store struct {
 	runs     runs
 	colds    colds
 	feed     *sequencer
+	upkeep   *upkeep
 	passed   passed
 	history  atomic.Pointer[history] // what is known of the epochs; nil: there was none
 	waste    *waste
@@ -53,7 +54,8 @@ type Store struct {
 	hotBytes, maxTombs int64
 	rewriteRows        int
 
-	closeGrace time.Duration // bounds what the background finishes when the handle is closed
+	lonelyAfter time.Duration // see gc.go
+	closeGrace  time.Duration // bounds what the background finishes when the handle is closed
 
 	background sync.WaitGroup
 	life       sync.Mutex // guards the following, and what is begun against Close
@@ -71,6 +73,7 @@ var _ interface {
 	runstore.EpochManager
 	runstore.RunNotifier
 	runstore.Describer
+	runstore.GarbageCollector
 } = (*Store)(nil)
 
 // Open opens the store and creates its table as needed.
@@ -87,7 +90,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)), clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}), idle: make(chan struct{})}
+	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)), clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, lonelyAfter: lonelyAfter, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}), idle: make(chan struct{})}
 	if opts.bound > 0 {
 		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
 	}
@@ -104,13 +107,15 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 		return nil, unclassified(ctx, err)
 	}
 	s.table = s.client.Open(opts.Table)
-	s.feed = newSequencer(s)
+	s.feed, s.upkeep = newSequencer(s), newUpkeep(s)
 	s.waste = newWaste(s)
 	if err := s.begin(ctx); err != nil {
 		_ = s.Close()
 		return nil, unclassified(ctx, err)
 	}
 	s.background.Go(s.feed.work)
+	s.background.Go(s.upkeep.seal)
+	s.background.Go(s.upkeep.pass)
 	s.background.Go(s.waste.work)
 	return s, nil
 }
@@ -233,6 +238,7 @@ func (s *Store) Close() error {
 		close(s.closed)
 		<-s.idle
 		s.feed.close()
+		s.upkeep.close()
 		s.waste.close()
 		defer time.AfterFunc(2*s.closeGrace, s.stop).Stop()
 		s.background.Wait()

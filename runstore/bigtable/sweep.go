@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -18,10 +17,12 @@ import (
 // left: events that the feed does not have, segments and packs of a run that was purged,
 // packs of writes that were never made. A mark goes when its run has been idle for a
 // while and nothing is left to do; the run's head says so first, so that the next write
-// sets it again.
+// sets it again. Passes leave a mark without a run to gc.go: its creation is under way, or was never
+// applied.
 
 const (
-	// sweepEvery is how often a handle passes over the marks, on average.
+	// sweepEvery is how often the handle that claimed a shard of the marks passes over it, on average.
+	// 4 s: the events of a handle that died reach the feed within seconds.
 	sweepEvery = 4 * time.Second
 	// idleAfter is how long a run is idle before its mark goes.
 	idleAfter = 10 * time.Minute
@@ -43,25 +44,31 @@ func (s *Store) later(f func(ctx context.Context) error) {
 	})
 }
 
-// sweep passes over the marks.
-func (s *Store) sweep(ctx context.Context) {
-	err := s.scanPrefix(ctx, kindMark, func(keys []string) error {
-		select {
-		case <-s.closed:
-			return errStopped
-		default:
+// sweep passes over the marks of the given shards, which are sorted.
+func (s *Store) sweep(ctx context.Context, mine []int) error {
+	for len(mine) > 0 {
+		n := 1
+		for n < len(mine) && mine[n] == mine[n-1]+1 {
+			n++
 		}
-		if err := s.sweepMarks(ctx, keys); err != nil && ctx.Err() == nil {
-			s.opts.Logger.Warn("bigtable: a pass over the marks met an error", "error", err)
+		from, to := kindMark+string([]byte{byte(mine[0])}), kindMark+string([]byte{byte(mine[n-1] + 1)})
+		err := s.scanRange(ctx, from, to, func(keys []string) error {
+			select {
+			case <-s.closed:
+				return errStopped
+			default:
+			}
+			if err := s.sweepMarks(ctx, keys); err != nil && ctx.Err() == nil {
+				s.opts.Logger.Warn("bigtable: a pass over the marks met an error", "error", err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
-	if s.feed.passes++; err == nil && s.feed.passes%patrolEvery == 0 {
-		err = s.patrol(ctx, hashed(be64(rand.Int64())))
+		mine = mine[n:]
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
-		s.opts.Logger.Warn("bigtable: a pass over the marks failed", "error", err)
-	}
+	return nil
 }
 
 var errStopped = errors.New("bigtable: the handle was closed")
@@ -84,23 +91,18 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 	if _, err := s.epochs(ctx); err != nil { // it learns the newest
 		return err
 	}
-	var dead []mutation
+	when := s.present()
+	var dead []string
 	var behind, idle, old []runstore.RunID
-	there := map[runstore.RunID]bool{}
 	err := s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
-		if err != nil {
-			there[id] = true
+		if err != nil || parsed.stored == nil {
 			return s.unlessPassedOver(id, err)
 		}
-		if parsed.stored == nil {
-			return nil
-		}
-		there[id] = true
 		for _, m := range marks[id] {
 			if m != parsed.head.mark(id) && m.rev <= parsed.head.Rev {
-				dead = append(dead, remove(m.key()))
+				dead = append(dead, m.key())
 			}
 		}
 		x, err := parsed.fed()
@@ -118,18 +120,7 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		}
 		return nil
 	})
-	for id, all := range marks {
-		switch {
-		case err != nil: // it is not known which runs there are
-		case there[id]:
-			for _, m := range all {
-				delete(s.feed.lonely, m)
-			}
-		default:
-			dead = append(dead, s.lonely(ctx, id, all)...)
-		}
-	}
-	errs := []error{err, s.writeAll(ctx, dead)}
+	errs := []error{err, s.collect(ctx, when, dead)}
 	for _, id := range old { // before its events go into the feed: compose leaves out runs that are old
 		errs = append(errs, s.unlessPassedOver(id, s.endGrant(ctx, id)))
 	}
@@ -138,37 +129,6 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 		errs = append(errs, s.unlessPassedOver(id, s.visit(ctx, id)))
 	}
 	return errors.Join(errs...)
-}
-
-// lonelyAfter is how long a mark without a run waits for the creation that set it.
-const lonelyAfter = time.Hour
-
-// lonely deals with marks that lead to no run: their creation is under way, or was never
-// made. When it has had its time, a purged run takes its place: then it cannot be made any
-// more, and its entries are dead.
-func (s *Store) lonely(ctx context.Context, id runstore.RunID, marks []mark) (dead []mutation) {
-	for _, m := range marks {
-		first, seen := s.feed.lonely[m]
-		switch {
-		case !seen && len(s.feed.lonely) < maxRuns:
-			s.feed.lonely[m] = s.clock.here.Read()
-		case seen && s.clock.here.Since(first) > lonelyAfter:
-			delete(s.feed.lonely, m)
-			e, err := s.write(ctx, id, needs{fresh: true}, func(r *run, now time.Time) (*edit, error) {
-				if r.stored != nil { // it was created after all, and the mark may be its own
-					return nil, nil
-				}
-				e := newEdit(r, now)
-				e.begin(s.epoch())
-				e.head.Purged = true
-				return e, nil
-			})
-			if err == nil && e != nil {
-				dead = append(dead, remove(m.key()))
-			}
-		}
-	}
-	return dead
 }
 
 // isIdle reports whether a run needs no mark: it was purged, or nobody drives it and
@@ -223,7 +183,7 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 	if err != nil || e == nil {
 		return err
 	}
-	return s.writeAll(ctx, []mutation{remove(m.key())})
+	return collect([]string{m.key()})
 }
 
 // collect deletes rows that a pass found dead in rows it read after the moment when. If the process
@@ -233,14 +193,23 @@ func (s *Store) collect(ctx context.Context, when moment, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if still, err := s.ofThisEpoch(ctx, []garbage{{moment: when, keys: keys}}); err != nil || len(still) == 0 {
-		return cmp.Or(err, errRaised)
+	if err := s.stillOf(ctx, when); err != nil {
+		return err
 	}
 	dead := make([]mutation, len(keys))
 	for i, k := range keys {
 		dead[i] = remove(k)
 	}
 	return s.writeAll(ctx, dead)
+}
+
+// stillOf returns errRaised if the epoch was raised after the moment when. It reads the epoch if the process
+// may have been suspended since then.
+func (s *Store) stillOf(ctx context.Context, when moment) error {
+	if still, err := s.ofThisEpoch(ctx, []garbage{{moment: when}}); err != nil || len(still) == 0 {
+		return cmp.Or(err, errRaised)
+	}
+	return nil
 }
 
 // errRaised ends a pass over which the epoch was raised.

@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -10,81 +11,182 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// tellAll writes what the recent segments hold back to the rows of their runs, and then advances the
-// hint. It returns the runs of the segments that are void: their rows are not told, and the log may
-// lack their events.
+// tellAll writes the positions in the recent segments back to the rows of their runs, then advances the
+// hint. It returns the runs of void segments: it writes nothing back to their rows, and the log may lack
+// their events.
 func (q *sequencer) tellAll(ctx context.Context) (void []runstore.RunID, err error) {
-	if len(q.recent) == 0 {
-		return nil, nil
-	}
-	if void, err = q.dropVoid(ctx); err != nil || len(void) > 0 {
+	if void, err = q.review(ctx); err != nil || len(void) > 0 {
 		return void, err
 	}
 	rows := map[string]mutation{}
-	for _, g := range q.recent {
-		g.propagate(rows)
+	told := int64(0)
+	for number, g := range q.recent {
+		if g.appends == nil {
+			g.propagate(rows)
+			told = max(told, number)
+		}
 	}
 	if err := q.store.writeAll(ctx, slices.Collect(maps.Values(rows))); err != nil {
 		return nil, err
 	}
-	if err := q.store.advanceHint(ctx, slices.Max(slices.Collect(maps.Keys(q.recent)))); err != nil {
-		return nil, err
+	if told > 0 {
+		if err := q.store.advanceHint(ctx, told); err != nil {
+			return nil, err
+		}
 	}
-	clear(q.recent)
+	maps.DeleteFunc(q.recent, func(_ int64, g *segment) bool { return g.appends == nil })
 	return nil, nil
 }
 
-// dropVoid deletes the recent segments that stand in a block which was compacted before they were
-// created, and returns their runs. A handle that was suspended creates such a segment: it takes its
-// number for the end of the log, others have used the number since, and removed it. No reader finds
-// the segment. The check costs one read for many segments, and needs no clock, which may stand still
-// while a machine is suspended. A handle that dies before it has told no row, so the passes bring
-// the events into the log again.
-func (q *sequencer) dropVoid(ctx context.Context) (runs []runstore.RunID, err error) {
-	starts := map[int64]bool{}
-	for number := range q.recent {
+// review reads the recent segments again, with one request for many. It drops void segments and returns
+// their runs, and it freezes pages that are closed. It closes the page that ends the log if no handle has
+// appended since the last review, or if a program of format 4 has created a segment behind the page.
+//
+// A segment is void if its block was compacted before the segment was created. A suspended handle creates
+// such a segment: it takes the number for the end of the log, but other handles have used the number since
+// and removed it. No reader finds the segment. The check needs no clock, which may stand still while a
+// machine is suspended. If the handle dies before the check, it has written back to no row, so the passes
+// bring the events into the log again.
+func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err error) {
+	asked := map[int64]bool{}
+	for number := range q.mine {
 		if start := blockStart(number); start != number {
-			starts[start] = true
+			asked[start] = true
 		}
 	}
-	found, err := q.store.log(ctx, slices.Collect(maps.Keys(starts))...)
+	for number, g := range q.recent {
+		if g.appends != nil {
+			asked[number] = true
+		}
+	}
+	if q.last != nil {
+		asked[q.end+1] = true
+	}
+	when := q.store.present()
+	found, err := q.store.log(ctx, slices.Collect(maps.Keys(asked))...)
 	if err != nil {
 		return nil, err
 	}
-	var dead []mutation
-	for number, g := range q.recent {
+	if void, err = q.dropVoid(ctx, when, found); err != nil || len(void) > 0 {
+		return void, err
+	}
+	for _, number := range slices.Sorted(maps.Keys(q.recent)) {
+		g := found[number]
+		if q.recent[number].appends == nil {
+			continue
+		}
+		if g == nil { // another handle wrote it back, and its block was compacted
+			delete(q.recent, number)
+			continue
+		}
+		if g.isOpen() && (found[number+1] != nil || q.last != nil && q.seen == seen{number, g.entries}) {
+			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // another handle froze it meanwhile
+				now, unread := q.store.log(ctx, number)
+				g, err = now[number], unread
+			}
+			if err != nil || g == nil {
+				return nil, err
+			}
+		}
+		if g.appends != nil && !g.open {
+			if g, err = q.store.freeze(ctx, g); err != nil {
+				return nil, err
+			}
+		}
+		if q.learn(g); number == q.end {
+			q.meet(g)
+		}
+	}
+	if q.last != nil {
+		q.seen = seen{q.end, q.last.entries}
+	}
+	return nil, nil
+}
+
+// seen identifies the state of a page at a review.
+type seen struct {
+	number  int64
+	entries int
+}
+
+// dropVoid deletes the void segments that this handle has created and returns their runs. found has the
+// first segments of their blocks, read after the moment when.
+func (q *sequencer) dropVoid(ctx context.Context, when moment, found map[int64]*segment) (runs []runstore.RunID, err error) {
+	var dead []string
+	for number := range q.mine {
 		if _, void := found[blockStart(number)].skips(number); void {
-			dead = append(dead, remove(logKey(number)))
-			for _, r := range g.Ranges {
-				runs = append(runs, runstore.RunID(r.Run))
+			dead = append(dead, logKey(number))
+			if g := q.recent[number]; g != nil {
+				for _, r := range g.Ranges {
+					runs = append(runs, runstore.RunID(r.Run))
+				}
 			}
 		}
 	}
 	if len(dead) == 0 {
+		clear(q.mine)
 		return nil, nil
 	}
-	if err := q.store.writeAll(ctx, dead); err != nil {
+	if err := q.store.collect(ctx, when, dead); err != nil && !errors.Is(err, errRaised) {
 		return nil, err
 	}
-	// What the handle knew of the log is wrong.
-	q.end = 0
-	clear(q.recent)
-	clear(q.fed)
+	// What the handle knew of the log is wrong. If the epoch was raised, the segments stay.
+	q.forget()
 	return runs, nil
 }
+
+// notice forgets what the handle knows of the log if the epoch was raised, because a failover may have lost
+// the log's end. The raise has written back to the rows of the runs what the log has. A handle that stayed
+// open over the failover learns of the epoch from the head of a run to which it commits.
+func (q *sequencer) notice(ctx context.Context) error {
+	q.mu.Lock()
+	ahead := q.ahead
+	q.mu.Unlock()
+	now := q.store.epoch()
+	if ahead > 0 && (now == nil || now.Epoch < ahead) {
+		if _, err := q.store.epochs(ctx); err != nil {
+			return err
+		}
+		now = q.store.epoch()
+	}
+	if now != nil && now.Epoch != q.epoch {
+		q.forget()
+		q.epoch = now.Epoch
+	}
+	return nil
+}
+
+// forget drops all that the handle knows of the log, so that the next round begins with the hint.
+func (q *sequencer) forget() {
+	q.end, q.last = 0, nil
+	clear(q.recent)
+	clear(q.fed)
+	clear(q.mine)
+}
+
+// columnTold is the column of the hint. Programs of format 4 keep another one in the column "", and advance
+// that one over pages, which they take for complete segments.
+const columnTold = "p"
 
 // advanceHint records that all segments up to a number are told to their runs. The hint never
 // goes back.
 func (s *Store) advanceHint(ctx context.Context, told int64) error {
 	m := bigtable.NewMutation()
-	m.Set(familyOther, "", numbered(told), []byte(be64(told)))
+	if told > 0 { // a range that ends at 0 has no end
+		m.DeleteTimestampRange(familyOther, columnTold, 0, numbered(told))
+	}
+	m.Set(familyOther, columnTold, numbered(told), []byte(be64(told)))
 	return s.writeAll(ctx, []mutation{{kindHint, m, 64}})
 }
 
 // hint returns the number up to which all segments are told to their runs.
 func (s *Store) hint(ctx context.Context) (told int64, err error) {
 	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
-		if value := cell(r, familyOther, ""); len(value) == 8 { // else the rounds begin with the first segment
+		value := cell(r, familyOther, columnTold)
+		if value == nil { // no program of format 5 has opened the store yet
+			value = cell(r, familyOther, "")
+		}
+		if len(value) == 8 { // else the rounds begin with the first segment
 			told = fromBE64(string(value))
 		}
 		return nil

@@ -2,11 +2,13 @@ package bigtable
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore/localclock"
+	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // waste collects the keys of rows that nothing names any more, and deletes them in the
@@ -57,16 +59,36 @@ func (s *Store) isOld(x moment) bool {
 	return !x.at.IsZero() && (now.Sub(x.at) > trustFor || now.Wall().Sub(x.at.Wall()) > trustFor)
 }
 
-// ofThisEpoch returns the garbage that is of the store's epoch. What is of one before is left to the passes.
+// ofThisEpoch returns the garbage that is of the store's epoch, and leaves garbage of earlier epochs to
+// the passes. It reads the epoch if the process may have been suspended since the garbage was found, and
+// again if it may have been suspended during that read.
 func (s *Store) ofThisEpoch(ctx context.Context, all []garbage) ([]garbage, error) {
-	if !slices.ContainsFunc(all, func(g garbage) bool { return s.isOld(g.moment) }) {
-		return all, nil
+	for range maxLooks {
+		if !slices.ContainsFunc(all, func(g garbage) bool { return s.isOld(g.moment) }) {
+			return all, nil
+		}
+		began := s.clock.here.Read()
+		now, err := s.epochs(ctx)
+		all = slices.DeleteFunc(all, func(g garbage) bool {
+			return !g.at.IsZero() && (err != nil && s.isOld(g.moment) || err == nil && g.epoch < now.current())
+		})
+		if err != nil {
+			return all, err
+		}
+		for i := range all {
+			if !all[i].at.IsZero() {
+				all[i].at = began
+			}
+		}
 	}
-	now, err := s.epochs(ctx)
-	return slices.DeleteFunc(all, func(g garbage) bool {
-		return !g.at.IsZero() && (err != nil && s.isOld(g.moment) || err == nil && g.epoch < now.current())
-	}), err
+	return nil, outcome.Unavailable(errSlowLooks)
 }
+
+// maxLooks bounds the reads of the epoch before a deletion: a server that takes longer than trustFor for
+// each read would keep ofThisEpoch for ever.
+const maxLooks = 3
+
+var errSlowLooks = errors.New("bigtable: each read of the epoch took too long to delete rows after it")
 
 // maxWaste bounds what is kept in mind.
 const maxWaste = 100_000
@@ -81,9 +103,6 @@ const (
 	scanMost   = 10 * time.Second
 	placeGrace = 2 * scanMost
 )
-
-// made takes over rows that nothing will ever name again.
-func (w *waste) made(keys []string) { w.replaced(moment{}, keys) }
 
 // replaced takes over the rows that nothing names after a change that was made.
 func (w *waste) replaced(when moment, keys []string) {

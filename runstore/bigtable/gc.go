@@ -1,0 +1,183 @@
+package bigtable
+
+import (
+	"context"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/outcome"
+)
+
+// Garbage collection is an orphan scan of the whole table, on demand: it deletes rows that a crash has left
+// and that no mark leads to, or on which no pass can decide. They cost storage, and no reader ever sees
+// them, so nothing in the background looks for them.
+//
+//	what a crash leaves                               until it is collected
+//	segments, cold records and large values of a      no head names them; a later life has keys of its own
+//	purged run, written by a process that was
+//	suspended during the purge and then died
+//	a mark, and entries in queues, of a creation      each pass reads a row that is not there, and each
+//	that was never made                               scan that meets the entry leaves it out
+//	segments of the feed's log whose runs were        readers pass them; passes remove them too
+//	purged, and rows of late appends
+//
+// The scan reads keys, then the heads of the runs that own them. Lives and revisions only grow, so a row
+// that a head has left behind stays dead within an epoch. A failover may bring an earlier head back, so each
+// deletion goes through Store.collect, which looks at the epoch first if the process may have been suspended
+// since the head was read.
+
+// lonelyAfter is how long gc leaves a mark without a run to the creation that set it. 20 s: twice what the
+// requests of a creation may take. A slower creation finds a purged run and decides again.
+const lonelyAfter = 20 * time.Second
+
+// CollectGarbage implements runstore.GarbageCollector.
+func (s *Store) CollectGarbage(ctx context.Context) (deleted int, err error) {
+	err = s.op(ctx, "collect garbage", "", nil, func(ctx context.Context) error {
+		deleted, err = s.collectGarbage(ctx)
+		return err
+	})
+	return deleted, err
+}
+
+// collectGarbage deletes orphans of every kind and returns how many rows it deleted.
+func (s *Store) collectGarbage(ctx context.Context) (deleted int, err error) {
+	n := 0
+	for _, kind := range []string{kindSegment, kindCold, kindPack} {
+		if err := s.scanPrefix(ctx, kind, func(keys []string) error {
+			n, err = s.collectOver(ctx, keys)
+			deleted += n
+			return err
+		}); err != nil {
+			return deleted, err
+		}
+	}
+	n, err = s.collectLonely(ctx)
+	if deleted += n; err != nil {
+		return deleted, err
+	}
+	told, err := s.hint(ctx)
+	if err != nil {
+		return deleted, err
+	}
+	return deleted, s.scanPrefix(ctx, kindLog, func(keys []string) error {
+		for _, k := range keys {
+			number := fromBE64(k[len(k)-8:])
+			if len(k) != len(logKey(0)) || number != blockStart(number) || number+logBlock > told {
+				continue
+			}
+			if _, err := s.compact(ctx, number); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// collectOver deletes the rows, of those with the given keys, that belong to lives that are over.
+func (s *Store) collectOver(ctx context.Context, keys []string) (deleted int, err error) {
+	when := s.present()
+	var rows []string
+	owned := map[runstore.RunID][]string{}
+	for _, k := range keys {
+		id, _, ok := ownerOf(k)
+		if ok && owned[id] == nil {
+			rows = append(rows, runKey(id))
+		}
+		owned[id] = append(owned[id], k)
+	}
+	var dead []string
+	err = s.readList(ctx, rows, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
+		found, err := parseRow(r)
+		if err != nil || found.stored == nil {
+			return s.unlessPassedOver(runOf(r.Key()), err)
+		}
+		for _, k := range owned[runOf(r.Key())] {
+			if found.head.isOver(k) {
+				dead = append(dead, k)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(dead), s.collect(ctx, when, dead)
+}
+
+// isOver reports whether a row of a segment, a cold record or a pack belongs to a life of the run that is
+// over. Within an epoch that stays so: lives and revisions only grow, and a write that names the row was
+// either applied before the head was read or never will be.
+func (h *head) isOver(key string) bool {
+	_, since, ok := ownerOf(key)
+	last := h.Life
+	if key[:1] == kindPack { // its key has the revision of its write
+		last = h.Rev
+	}
+	return ok && (since < h.Life || h.Purged && since <= last)
+}
+
+// collectLonely deletes marks that lead to no run, after their creations have had lonelyAfter. It first
+// writes a purged run in the place of each: then the creation cannot be applied as it was decided, and its
+// entries are dead.
+func (s *Store) collectLonely(ctx context.Context) (deleted int, err error) {
+	var all []mark
+	err = s.scanPrefix(ctx, kindMark, func(keys []string) error {
+		lonely, err := s.lonely(ctx, keys)
+		all = append(all, lonely...)
+		return err
+	})
+	if err != nil || len(all) == 0 {
+		return 0, err
+	}
+	timer := time.NewTimer(s.lonelyAfter)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return 0, outcome.Unavailable(ctx.Err())
+	}
+	for _, m := range all {
+		when := s.present()
+		e, err := s.write(ctx, m.run, needs{fresh: true, epoch: true}, func(r *run, now time.Time) (*edit, error) {
+			if r.stored != nil { // the creation was applied after all, and the mark may be its own
+				return nil, nil
+			}
+			e := newEdit(r, now)
+			e.begin(s.epoch())
+			e.head.Purged = true
+			return e, nil
+		})
+		if err == nil && e != nil {
+			err = s.collect(ctx, when, []string{m.key()})
+			deleted++
+		}
+		if err != nil {
+			return deleted, err
+		}
+	}
+	return deleted, nil
+}
+
+// lonely returns the marks, of those with the given keys, that lead to no run.
+func (s *Store) lonely(ctx context.Context, keys []string) (all []mark, err error) {
+	var rows []string
+	marks := map[runstore.RunID][]mark{}
+	for _, k := range keys {
+		if m, ok := markOf(k); ok {
+			rows = append(rows, runKey(m.run))
+			marks[m.run] = append(marks[m.run], m)
+		}
+	}
+	err = s.readList(ctx, rows, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
+		if found, err := parseRow(r); err != nil || found.stored != nil { // a damaged run exists
+			delete(marks, runOf(r.Key()))
+		}
+		return nil
+	})
+	for _, lonely := range marks {
+		all = append(all, lonely...)
+	}
+	return all, err
+}

@@ -1,0 +1,210 @@
+package bigtable
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/localclock"
+	"github.com/tapestore/tapestore/runstore/outcome"
+)
+
+// upkeep is the background work of a handle other than the feed: it writes the segments of long runs, and
+// passes over the marks (sweep.go). Each of the two has a goroutine of its own, so neither delays the other.
+//
+// The marks are spread over 16 shards, and a handle passes over the shards that it has claimed. So the work
+// does not grow with the number of handles. All claims are in one cell, which handles replace by
+// compare-and-swap: for each shard the handle that claims it, and a beat that this handle changes at each
+// pass. A claim is free when its beat has not changed for claimTTL, measured on the clock of the handle that
+// reads it. Claims are no leases: they save work, and no guarantee depends on them, because two handles may
+// pass over one shard at the same time.
+type upkeep struct {
+	store *Store
+	me    uint64
+	mu    sync.Mutex
+	long  map[runstore.RunID]bool // runs with events to seal
+	kick  chan struct{}
+	done  chan struct{}
+
+	// The goroutine of the passes owns the following.
+	passes int
+	met    [shards]met
+}
+
+// claim names the handle that passes over a shard of the marks. The zero claim is no claim.
+type claim struct{ by, beat uint64 }
+
+// met is the claim that this handle last read, and when it first read that claim.
+type met struct {
+	claim
+	since localclock.Reading
+}
+
+const (
+	// claimTTL is 10 s, two and a half average passes: the longest pause between two passes is one and
+	// a half.
+	claimTTL = 5 * sweepEvery / 2
+	// claimedAtOnce is how many shards a handle claims in one pass: half of them, so that handles that
+	// start at the same time share the shards.
+	claimedAtOnce = shards / 2
+	// compactEvery is after how many passes the handle that claimed the first shard compacts some of
+	// the feed's log: every 32 s on average.
+	compactEvery = 8
+)
+
+func newUpkeep(s *Store) *upkeep {
+	return &upkeep{store: s, me: rand.Uint64() | 1, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+func (u *upkeep) close() { close(u.done) }
+
+// add requests that the events of a run be sealed.
+func (u *upkeep) add(id runstore.RunID) {
+	u.mu.Lock()
+	u.long[id] = true
+	u.mu.Unlock()
+	u.wake()
+}
+
+func (u *upkeep) wake() {
+	select {
+	case u.kick <- struct{}{}:
+	default: // one is pending already
+	}
+}
+
+// seal runs until the handle is closed, and seals runs that have become long.
+func (u *upkeep) seal() {
+	for {
+		select {
+		case <-u.kick:
+			u.seals(u.store.stopped)
+		case <-u.done:
+			return
+		}
+	}
+}
+
+// seals seals the runs that are long now, and queues those that it could not seal again.
+func (u *upkeep) seals(ctx context.Context) {
+	u.mu.Lock()
+	long := u.long
+	u.long = map[runstore.RunID]bool{}
+	u.mu.Unlock()
+	for id := range long {
+		err := u.store.prepareSeal(ctx, id)
+		if err == nil || u.store.passOver(id, err) {
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		u.store.opts.Logger.Warn("bigtable: a long run waits to be sealed", "run", string(id), "error", err)
+		u.add(id)
+		pause(u.done, outcome.MaxPause)
+	}
+}
+
+// pass runs until the handle is closed, and passes over the marks. A handle without a claim looks for free
+// shards half as often.
+func (u *upkeep) pass() {
+	timer := time.NewTimer(rand.N(sweepEvery))
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-u.done:
+			ctx, cancel := context.WithTimeout(u.store.stopped, u.store.closeGrace)
+			defer cancel()
+			_, _ = u.claims(ctx, false) // if it fails, the claims are free after claimTTL
+			return
+		}
+		every := sweepEvery
+		if u.passClaimed(u.store.stopped) == 0 {
+			every *= 2
+		}
+		timer.Reset(every/2 + rand.N(every))
+	}
+}
+
+// passClaimed passes over the shards that the handle has claimed and returns their number.
+func (u *upkeep) passClaimed(ctx context.Context) int {
+	mine, err := u.claims(ctx, true)
+	if err != nil && ctx.Err() == nil {
+		u.store.opts.Logger.Warn("bigtable: the marks cannot be claimed", "error", err)
+	}
+	if len(mine) == 0 {
+		return 0
+	}
+	err = u.store.sweep(ctx, mine)
+	if u.passes++; err == nil && mine[0] == 0 && u.passes%compactEvery == 0 {
+		err = u.store.compactSome(ctx, hashed(be64(rand.Int64())))
+	}
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
+		u.store.opts.Logger.Warn("bigtable: a pass over the marks failed", "error", err)
+	}
+	return len(mine)
+}
+
+// claims renews the handle's claims and claims free shards if more is set, and releases all of its claims
+// otherwise. It returns the handle's shards, in order.
+func (u *upkeep) claims(ctx context.Context, more bool) (mine []int, err error) {
+	var stored []byte
+	err = u.store.readList(ctx, []string{kindClaims}, latest(column(familyOther, "")), func(r bigtable.Row) error {
+		stored = cell(r, familyOther, "")
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	now, claimed := u.store.clock.here.Read(), 0
+	next := make([]byte, 0, shards*16)
+	var had []int
+	for shard := range shards {
+		var c claim
+		if len(stored) == shards*16 {
+			c = claim{binary.BigEndian.Uint64(stored[16*shard:]), binary.BigEndian.Uint64(stored[16*shard+8:])}
+		}
+		if m := &u.met[shard]; m.claim != c {
+			*m = met{c, now}
+		}
+		free := c.by == 0 || c.by != u.me && u.store.clock.here.Since(u.met[shard].since) > claimTTL
+		switch {
+		case c.by == u.me && !more:
+			c = claim{}
+		case c.by == u.me, free && more && claimed < claimedAtOnce:
+			if c.by == u.me {
+				had = append(had, shard)
+			} else {
+				claimed++
+			}
+			c = claim{u.me, c.beat + 1}
+			mine = append(mine, shard)
+		}
+		next = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(next, c.by), c.beat)
+	}
+	if string(next) == string(stored) {
+		return nil, nil
+	}
+	set := bigtable.NewMutation()
+	set.Set(familyOther, "", 0, next)
+	m, wants := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set), false
+	if stored != nil {
+		same := bigtable.ChainFilters(column(familyOther, ""), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(stored, append(stored[:len(stored):len(stored)], 0)))
+		m, wants = bigtable.NewCondMutation(same, set, nil), true
+	}
+	var matched bool
+	bound, cancel := context.WithTimeout(ctx, u.store.attemptTimeout)
+	defer cancel()
+	err = u.store.table.Apply(bound, kindClaims, m, bigtable.GetCondMutationResult(&matched))
+	if err != nil || matched != wants { // another handle wrote first: the next pass renews the claims
+		return had, err
+	}
+	return mine, nil
+}

@@ -1,0 +1,99 @@
+package bigtable_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// requestsOf returns how many requests do makes beside those that serve operations.
+func requestsOf(t testing.TB, table emulators.BigtableTable, do func()) (all int) {
+	t.Helper()
+	watch := server(t).Watch(func(c emulators.BigtableCall) bool {
+		if c.Table == table.String() && !isServed(c) {
+			all++
+		}
+		return false
+	})
+	defer watch.Stop()
+	do()
+	return all
+}
+
+// The passes over the marks make the same requests however many handles are open: each shard is
+// passed over by the handle that has claimed it, and a handle without a claim makes one request.
+func TestPassesOfManyHandles(t *testing.T) {
+	t.Parallel()
+	requests := map[int]int{}
+	for _, n := range []int{1, 8} {
+		table := newTable(t)
+		var handles []*bigtable.Store
+		for range n {
+			handles = append(handles, openBare(t, table))
+		}
+		for i := range 20 {
+			hold(t, handles[0], runstore.RunID(fmt.Sprint("run ", i)))
+		}
+		for range 2 { // each claims half of the shards
+			bigtable.Pass(t.Context(), handles[0])
+		}
+		claimed := 0
+		requests[n] = requestsOf(t, table, func() {
+			for _, s := range handles {
+				claimed += bigtable.Pass(t.Context(), s)
+			}
+		})
+		if claimed != 16 {
+			t.Errorf("%d handles have passed over %d shards, want 16", n, claimed)
+		}
+	}
+	if want := requests[1] + 7; requests[8] != want {
+		t.Errorf("a pass of 8 handles makes %d requests, want %d: the %d of one handle, and one of each of the others", requests[8], want, requests[1])
+	}
+}
+
+// The shards of a handle that has died are claimed by others, those of one that was closed at once. A
+// handle that comes back finds them taken.
+func TestClaimsOfTheDead(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	dead, closed, heir := openBare(t, table), open(t, table), openBare(t, table)
+	bigtable.StopWorkers(closed)
+	has := func(s *bigtable.Store, want int) {
+		t.Helper()
+		if n := bigtable.Pass(t.Context(), s); n != want {
+			t.Errorf("the handle has %d shards, want %d", n, want)
+		}
+	}
+	has(dead, 8)
+	has(closed, 8)
+	has(heir, 0)
+	bigtable.Release(t.Context(), closed)
+	has(heir, 8)
+	bigtable.AgeClaims(heir)
+	has(heir, 16)
+	has(dead, 0)
+}
+
+// A pass over the marks that the server does not answer delays neither the feed nor what seals the
+// long runs.
+func TestPassesDelayNothing(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := open(t, table)
+	lease := hold(t, s, "run")
+	held := server(t).Hold(0, func(c emulators.BigtableCall) bool {
+		return c.Table == table.String() && c.Row != nil && c.Method == swaps && c.Row[0] == 'w'
+	})
+	met(t, held, 1)
+	for i := range 200 {
+		commit(t, s, appending(lease, fmt.Sprint(i)))
+	}
+	feed(t, s, 0, 200)
+	tbl := raw(t, table)
+	await(t, "a segment of the journal", func() bool { return len(keys(t, tbl, "s")) > 0 })
+	held.Stop()
+}
