@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -166,10 +167,12 @@ func strictBehindALock(t T, e *Env) {
 			all[i].before = e.strictState(t, all[i].lease.Run)
 		}
 		blocked := blockWriters(t, e)
+		var ended sync.WaitGroup
 		for i, w := range writes {
 			all[i].attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), writer, all[i].lease) })
+			ended.Go(func() { <-all[i].done })
 		}
-		blocked.await(t, nil)
+		blocked.await(t, closedAfter(&ended)) // on a busy machine the leases may expire before a write is sent
 		inTime := e.Now(t).Before(all[0].lease.ExpiresAt)
 		if inTime {
 			e.Advance(t, ttl)
