@@ -164,8 +164,8 @@ func TestStall(t *testing.T) {
 		full.Store(false)
 		w.until("the shard goes on", func() bool { return perShard() == want })
 		w.expectOnce("r", w.runs)
-		if !strings.Contains(m.log.String(), "goes on") {
-			t.Errorf("no word of the shard that goes on:\n%s", m.log)
+		if !strings.Contains(m.log.String(), "a shard of a reaction resumes") {
+			t.Errorf("no message of the shard that resumes:\n%s", m.log)
 		}
 	})
 }
