@@ -7,7 +7,7 @@ import (
 
 // blockedWriters are the writers that the engine blocks for a case.
 type blockedWriters struct {
-	held   func(ctx context.Context, n int) error // nil if the engine shows nobody who waits
+	held   func(ctx context.Context, n int) error // nil if the engine does not show blocked writers
 	resume func()                                 // may be called more than once
 }
 
@@ -17,6 +17,7 @@ func blockWriters(t T, e *Env) blockedWriters {
 	return block(t, e.BlockWriters)
 }
 
+// block calls how, a BlockWriters or BlockPuts of the harness.
 func block(t T, how func(t T) (func(ctx context.Context, n int) error, func())) blockedWriters {
 	t.Helper()
 	held, resume := how(t)
@@ -32,6 +33,7 @@ func (b blockedWriters) await(t T, ended <-chan struct{}) {
 	b.awaitMany(t, 1, ended)
 }
 
+// awaitMany is await for n writes.
 func (b blockedWriters) awaitMany(t T, n int, ended <-chan struct{}) {
 	t.Helper()
 	if b.held == nil {

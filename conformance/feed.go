@@ -161,7 +161,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 		var writing, disturbing sync.WaitGroup
 		var disturbance error
 		if disturb != nil {
-			disturbing.Go(func() { disturbance = disturb(disturbed) })
+			disturbing.Go(guarded(t, func() { disturbance = disturb(disturbed) }))
 		}
 		for i, s := range stores {
 			writing.Go(guarded(t, func() {

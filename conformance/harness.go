@@ -76,8 +76,9 @@ type Instance struct {
 
 	// BlockWriters blocks writers at the engine until resume is called: after the request reached
 	// the engine and before the engine commits, as by an open transaction that holds a lock, or a
-	// delayed request. Reads are not blocked. held waits until n writes were blocked. It is nil for
-	// an engine that shows nobody who waits; cases then give writers 20 ms to reach the engine.
+	// delayed request. Reads are not blocked. held waits until the engine has blocked n
+	// writes. It is nil if the engine does not show blocked writers; a case then gives its writers
+	// 20 ms to reach the engine.
 	BlockWriters func(t T) (held func(ctx context.Context, n int) error, resume func())
 
 	// BlockPuts blocks writes that put a record in the middle, until resume is called: the engine

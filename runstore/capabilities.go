@@ -70,7 +70,8 @@ const (
 // no such rows.
 type GarbageCollector interface {
 	// CollectGarbage scans the whole store and returns how many rows it deleted. It is safe to run
-	// at the same time as any other operation, and to repeat.
+	// at the same time as any other operation, and to repeat. After an error it may have deleted
+	// some of the rows: repeat it.
 	CollectGarbage(ctx context.Context) (deleted int, err error)
 }
 

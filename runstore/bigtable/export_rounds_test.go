@@ -31,8 +31,8 @@ func CloseAtRest(s *Store, grace time.Duration) error {
 	return s.Close()
 }
 
-// Tell has a handle without workers tell the rows of the runs what the feed has, as its worker would
-// every few seconds.
+// Tell makes a handle without workers write complete segments of the feed's log back to the rows of
+// their runs, as its worker would every few seconds.
 func Tell(ctx context.Context, s *Store) error { return s.feed.tell(byTest(ctx)) }
 
 // PageEntries is how many appends a page of the feed's log takes.

@@ -77,7 +77,7 @@ func Shift(s *Store, d time.Duration, f func()) {
 	s.clock.mu.Unlock()
 }
 
-// Sweep passes over all marks, whoever claims them. The handle must be one without workers.
+// Sweep passes over the marks of all shards, claimed or not. The handle must be one without workers.
 func Sweep(ctx context.Context, s *Store) {
 	all := make([]int, shards)
 	for i := range all {

@@ -15,7 +15,7 @@ import (
 // them, so nothing in the background looks for them.
 //
 //	what a crash leaves                               until it is collected
-//	segments, cold records and large values of a      no head names them; a later life has keys of its own
+//	segments, cold records and large values of a      no head names them; a later life uses other keys
 //	purged run, written by a process that was
 //	suspended during the purge and then died
 //	a mark, and entries in queues, of a creation      each pass reads a row that is not there, and each
@@ -103,7 +103,10 @@ func (s *Store) collectOver(ctx context.Context, keys []string) (deleted int, er
 	if err != nil {
 		return 0, err
 	}
-	return len(dead), s.collect(ctx, when, dead)
+	if err := s.collect(ctx, when, dead); err != nil {
+		return 0, err
+	}
+	return len(dead), nil
 }
 
 // isOver reports whether a row of a segment, a cold record or a pack belongs to a life of the run that is
@@ -151,10 +154,12 @@ func (s *Store) collectLonely(ctx context.Context) (deleted int, err error) {
 		})
 		if err == nil && e != nil {
 			err = s.collect(ctx, when, []string{m.key()})
-			deleted++
 		}
 		if err != nil {
 			return deleted, err
+		}
+		if e != nil {
+			deleted++
 		}
 	}
 	return deleted, nil

@@ -33,7 +33,7 @@ func inPages(t testing.TB, handles []*bigtable.Store, turns int) {
 	}
 }
 
-// bareHandles opens handles without workers, each with a run of its own.
+// bareHandles opens handles without workers and creates one run for each.
 func bareHandles(t testing.TB, table emulators.BigtableTable, n int) (all []*bigtable.Store) {
 	t.Helper()
 	for h := range n {
@@ -104,7 +104,7 @@ func TestPageIsFull(t *testing.T) {
 	}
 }
 
-// An event is in a page once, whatever becomes of the append and its reply.
+// An event is in a page once, even if the append is repeated or its reply is lost.
 func TestPageLosesMessages(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)

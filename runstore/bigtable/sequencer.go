@@ -272,7 +272,7 @@ func (q *sequencer) extend(ctx context.Context, g *segment, paged bool) (there b
 			return false, err
 		}
 		q.meet(now)
-		if err == nil && has {
+		if has {
 			err = q.store.prune(ctx, now)
 		}
 		return has, err

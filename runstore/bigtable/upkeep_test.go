@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
-// requestsOf returns how many requests do makes beside those that serve operations.
+// requestsOf returns the number of background requests that do causes.
 func requestsOf(t testing.TB, table emulators.BigtableTable, do func()) (all int) {
 	t.Helper()
 	watch := server(t).Watch(func(c emulators.BigtableCall) bool {

@@ -42,7 +42,7 @@ func SQLite(dir func(t conformance.T) string, opts sqlite.Options) conformance.H
 			FollowsClockAhead: true,
 			AdvanceClock:      host.Advance,
 			BlockWriters: func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
-				return nil, StallSQLite(t, path) // those who wait for a file's lock poll, and nothing shows them
+				return nil, StallSQLite(t, path) // a process that waits for a file's lock polls, so the lock's holder sees no waiters
 			},
 			URL: "sqlite:" + path,
 		}
