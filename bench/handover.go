@@ -76,7 +76,7 @@ func runHandover(ctx context.Context, s *Session) error {
 				if h.expiry {
 					h.times = max(1, h.times/2)
 				}
-				if _, ok := h.shared.(runstore.RunNotifier); h.hints && !ok {
+				if _, ok := runstore.As[runstore.RunNotifier](h.shared); h.hints && !ok {
 					continue
 				}
 				for _, id := range []runstore.RunID{h.run, h.other} {

@@ -57,8 +57,8 @@ func (s *Session) startReplica(ctx context.Context, store Store) (*replica, erro
 // store returns the store that the server uses: the handle, as long as the replica is not killed.
 func (r *replica) store() runstore.RunStore {
 	s := intercept.Store(r.handle, r.around)
-	notifier, notifies := r.handle.(runstore.Notifier)
-	multi, commits := s.(runstore.MultiCommitter)
+	notifier, notifies := runstore.As[runstore.Notifier](r.handle)
+	multi, commits := runstore.As[runstore.MultiCommitter](s)
 	switch {
 	case notifies && commits:
 		return struct {

@@ -61,7 +61,7 @@ func (s *Session) readAsFollower(ctx context.Context, store Store, handle runsto
 		{"feed, the writer's own", following.Store(), byFeed},
 		{"feed, of another handle", other, byFeed},
 	}
-	if notifier, ok := handle.(runstore.RunNotifier); ok {
+	if notifier, ok := runstore.As[runstore.RunNotifier](handle); ok {
 		ways = append(ways, way{"wake-ups of the run", other, func(id runstore.RunID) func(context.Context, runstore.Seq, func(runstore.Event) bool) error {
 			return func(ctx context.Context, seq runstore.Seq, deliver func(runstore.Event) bool) error {
 				return byWakeups(ctx, handle, notifier, id, seq, deliver)

@@ -24,8 +24,8 @@ type storeCalls struct {
 // MultiCommitter and the report of commits, if the store has them.
 func countCalls(s runstore.RunStore) (runstore.RunStore, *storeCalls) {
 	c := &storeCalls{RunStore: s}
-	multi, commits := s.(runstore.MultiCommitter)
-	notifier, notifies := s.(runstore.Notifier)
+	multi, commits := runstore.As[runstore.MultiCommitter](s)
+	notifier, notifies := runstore.As[runstore.Notifier](s)
 	switch {
 	case commits && notifies:
 		return struct {

@@ -38,7 +38,7 @@ func (a arena) strategies() []Strategy {
 		a.strategy("read, then compare-and-swap", readThenSwap),
 		a.strategy("keeper with back-off", keeperPolls),
 	}
-	if _, ok := a.handle.(runstore.RunNotifier); ok {
+	if _, ok := runstore.As[runstore.RunNotifier](a.handle); ok {
 		all = append(all, a.strategy("keeper with hints", keeperWaits))
 	}
 	return append(all, Strategy{System: a.system, Name: "line, handed off", New: a.lines})

@@ -62,29 +62,29 @@ var (
 		return reasonIf(e.Server == nil, "no server to kill: the harness has no NewServed")
 	}}
 	NeedMulti = Need{"multi", "a store that is a MultiCommitter", func(e *Env) string {
-		_, ok := e.Store.(runstore.MultiCommitter)
+		_, ok := runstore.As[runstore.MultiCommitter](e.Store)
 		return reasonIf(!ok, "the store is no MultiCommitter")
 	}}
 	// NeedIntent leaves the case out of a quick run on a costly engine that implements
 	// MultiCommitter, because such steps exercise no code of the engine's own.
 	NeedIntent = Need{"intent", "steps over two runs by intent", func(e *Env) string {
-		_, multi := e.Store.(runstore.MultiCommitter)
+		_, multi := runstore.As[runstore.MultiCommitter](e.Store)
 		return reasonIf(multi && e.costly && !effort.Full(), "left to a full run: steps by intent on a costly engine that makes them natively")
 	}}
 	NeedEpoch = Need{"epoch", "a store that is an EpochManager", func(e *Env) string {
-		_, ok := e.Store.(runstore.EpochManager)
+		_, ok := runstore.As[runstore.EpochManager](e.Store)
 		return reasonIf(!ok, "the store is no EpochManager")
 	}}
 	NeedNotify = Need{"notify", "a store that is a Notifier", func(e *Env) string {
-		_, ok := e.Store.(runstore.Notifier)
+		_, ok := runstore.As[runstore.Notifier](e.Store)
 		return reasonIf(!ok, "the store is no Notifier")
 	}}
 	NeedRunNotify = Need{"run-notify", "a store that is a RunNotifier", func(e *Env) string {
-		_, ok := e.Store.(runstore.RunNotifier)
+		_, ok := runstore.As[runstore.RunNotifier](e.Store)
 		return reasonIf(!ok, "the store is no RunNotifier")
 	}}
 	NeedStale = Need{"stale", "a store that is a StaleReader", func(e *Env) string {
-		_, ok := e.Store.(runstore.StaleReader)
+		_, ok := runstore.As[runstore.StaleReader](e.Store)
 		return reasonIf(!ok, "the store is no StaleReader")
 	}}
 )
@@ -160,4 +160,10 @@ func number(guarantee string) (n int) {
 		panic(fmt.Sprintf("conformance: %q is no guarantee", guarantee))
 	}
 	return n
+}
+
+// capability returns a capability of a store that has it: the case declares that it needs it.
+func capability[T any](s runstore.RunStore) T {
+	c, _ := runstore.As[T](s)
+	return c
 }

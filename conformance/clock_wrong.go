@@ -191,7 +191,7 @@ func skewedQueue(t T, e *Env) {
 			equal(t, fmt.Sprintf(what, "runnable"), scan(runstore.IndexQuery{Index: runstore.IndexRunnable, Newest: newest}), []string{" of free"})
 			equal(t, fmt.Sprintf(what, "a run"), scan(runstore.IndexQuery{Index: runstore.IndexRuns, Newest: newest}), []string{" of free", " of later", " of leased"})
 		}
-		stale, ok := s.(runstore.StaleReader)
+		stale, ok := runstore.As[runstore.StaleReader](s)
 		if !ok {
 			continue
 		}

@@ -123,7 +123,7 @@ var (
 func (m stepMode) on(s runstore.RunStore, next func() loss) runstore.RunStore {
 	l := lossy{RunStore: s, next: next}
 	if m.native {
-		return lossyMulti{l, s.(runstore.MultiCommitter)}
+		return lossyMulti{l, capability[runstore.MultiCommitter](s)}
 	}
 	return l
 }

@@ -11,7 +11,7 @@ import (
 // raise raises the store's epoch and records that the case did so.
 func (e *Env) raise(t T, s runstore.RunStore, reason string) runstore.Epoch {
 	t.Helper()
-	epoch, err := s.(runstore.EpochManager).RaiseEpoch(t.Context(), reason)
+	epoch, err := capability[runstore.EpochManager](s).RaiseEpoch(t.Context(), reason)
 	if err != nil {
 		t.Fatalf("raise epoch: %v", err)
 	}
@@ -27,13 +27,13 @@ func (e *Env) raise(t T, s runstore.RunStore, reason string) runstore.Epoch {
 // It runs after every case, so it is cheap: one read on a handle that is already open.
 func (e *Env) checkEpochs(t T) {
 	t.Helper()
-	s, ok := e.Store.(runstore.EpochManager)
+	s, ok := runstore.As[runstore.EpochManager](e.Store)
 	if !ok || t.Failed() {
 		return // a case that failed may have left anything behind
 	}
 	epochs, err := s.Epochs(t.Context())
 	if errors.Is(err, runstore.ErrClosed) {
-		epochs, err = e.Reopen(t).(runstore.EpochManager).Epochs(t.Context())
+		epochs, err = capability[runstore.EpochManager](e.Reopen(t)).Epochs(t.Context())
 	}
 	if err != nil {
 		t.Errorf("epochs after the case: %v", err)

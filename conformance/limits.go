@@ -376,7 +376,7 @@ func namesBeyond(t T, e *Env) {
 		_, err := e.Store.ScanIndex(ctx, runstore.IndexQuery{Index: runstore.IndexName(name), Limit: 1})
 		return err
 	})
-	if epochs, ok := e.Store.(runstore.EpochManager); ok {
+	if epochs, ok := runstore.As[runstore.EpochManager](e.Store); ok {
 		add("the reason for an epoch", "reason", runstore.MaxOwner, false, func(name string) error {
 			_, err := epochs.RaiseEpoch(ctx, name)
 			return err

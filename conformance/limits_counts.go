@@ -123,7 +123,7 @@ func countsBeyond(t T, e *Env) {
 
 func multiBounds(t T, e *Env) {
 	lease := seedDrivenRun(t, e, "run")
-	multi := e.Store.(runstore.MultiCommitter)
+	multi := capability[runstore.MultiCommitter](e.Store)
 	batches := func(n int) []runstore.Batch {
 		all := []runstore.Batch{appending(lease, "multi")}
 		for i := 1; i < n; i++ {

@@ -39,7 +39,7 @@ func multiCases() []Case {
 }
 
 func commitMulti(t T, s runstore.RunStore, batches ...runstore.Batch) ([]runstore.Committed, error) {
-	return s.(runstore.MultiCommitter).CommitMulti(t.Context(), batches)
+	return capability[runstore.MultiCommitter](s).CommitMulti(t.Context(), batches)
 }
 
 // threeRuns seeds three runs and returns their leases and, for each run, a batch of every kind of

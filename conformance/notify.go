@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/wakeup"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // notifyCases prove what a Notifier promises: hints that let a reader of the feed poll rarely. No
@@ -29,7 +29,7 @@ func notifyCases() []Case {
 
 func wakeups(t T, ctx context.Context, s runstore.RunStore) <-chan struct{} {
 	t.Helper()
-	ch, err := s.(runstore.Notifier).Wakeups(ctx)
+	ch, err := capability[runstore.Notifier](s).Wakeups(ctx)
 	if err != nil {
 		t.Fatalf("wake-ups: %v", err)
 	}

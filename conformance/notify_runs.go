@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/wakeup"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // runNotifyCases prove what a RunNotifier promises within one process, where no hint is late.
@@ -30,7 +30,7 @@ func runNotifyCases() []Case {
 
 func runWakeups(t T, s runstore.RunStore, id runstore.RunID, on runstore.WakeOn) <-chan struct{} {
 	t.Helper()
-	ch, err := s.(runstore.RunNotifier).RunWakeups(t.Context(), id, on)
+	ch, err := capability[runstore.RunNotifier](s).RunWakeups(t.Context(), id, on)
 	if err != nil {
 		t.Fatalf("wake-ups of run %q: %v", id, err)
 	}
@@ -169,7 +169,7 @@ func releaseWakes(t T, e *Env) {
 			return err
 		}},
 	}
-	if _, ok := e.Store.(runstore.EpochManager); ok {
+	if _, ok := runstore.As[runstore.EpochManager](e.Store); ok {
 		writes = append(writes, namedWrite{"a raise of the epoch", func() error { e.raise(t, e.Store, "test"); return nil }})
 	}
 	awaitNoWakeup(t, namedWrite{"a commit of the holder", func() error {

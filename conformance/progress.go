@@ -273,7 +273,7 @@ func showsProgress(t T, e *Env) {
 		t.Errorf("renewed at %v, want after the grant at %v", renewedAt, at)
 	}
 	check("renewed", renewedAt, first.Time, 2*TTL)
-	if multi, ok := e.Store.(runstore.MultiCommitter); ok {
+	if multi, ok := runstore.As[runstore.MultiCommitter](e.Store); ok {
 		e.Create(t, "other")
 		b := runstore.NewBatch("other", runstore.AtSeq(1))
 		b.Append("test", nil)

@@ -245,7 +245,7 @@ func describe(ctx context.Context, h Harness, report *Report) {
 	RunPlain(ctx, "describe", func(t T) {
 		s := newEnv(t, h, Case{}).Store
 		report.Capabilities = capabilities(s)
-		if d, ok := s.(runstore.Describer); ok {
+		if d, ok := runstore.As[runstore.Describer](s); ok {
 			about, err := d.Describe(t.Context())
 			if err != nil {
 				t.Fatalf("describe: %v", err)
@@ -265,12 +265,12 @@ func capabilities(s runstore.RunStore) []string {
 			has = append(has, name)
 		}
 	}
-	_, multi := s.(runstore.MultiCommitter)
-	_, notify := s.(runstore.Notifier)
-	_, runs := s.(runstore.RunNotifier)
-	_, epoch := s.(runstore.EpochManager)
-	_, stale := s.(runstore.StaleReader)
-	_, describes := s.(runstore.Describer)
+	_, multi := runstore.As[runstore.MultiCommitter](s)
+	_, notify := runstore.As[runstore.Notifier](s)
+	_, runs := runstore.As[runstore.RunNotifier](s)
+	_, epoch := runstore.As[runstore.EpochManager](s)
+	_, stale := runstore.As[runstore.StaleReader](s)
+	_, describes := runstore.As[runstore.Describer](s)
 	add("MultiCommitter", multi)
 	add("Notifier", notify)
 	add("RunNotifier", runs)

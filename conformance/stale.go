@@ -35,7 +35,7 @@ var staleness = []time.Duration{0, 10 * time.Millisecond, 10 * time.Second}
 
 func replicaJournal(t T, e *Env) {
 	lease := seedDrivenRun(t, e, "run")
-	s := e.Store.(runstore.StaleReader)
+	s := capability[runstore.StaleReader](e.Store)
 	for n := range 10 {
 		e.Append(t, e.Store, lease, fmt.Sprint("event ", n))
 		all := journal(t, e.Store, "run")
@@ -64,7 +64,7 @@ func replicaJournal(t T, e *Env) {
 }
 
 func replicaCandidates(t T, e *Env) {
-	s := e.Store.(runstore.StaleReader)
+	s := capability[runstore.StaleReader](e.Store)
 	base := e.Now(t).Add(-time.Hour)
 	was := map[string]bool{} // every candidate that existed at some time
 	scanned := func(q runstore.IndexQuery) (all []runstore.Candidate) {
@@ -124,7 +124,7 @@ func replicaCandidates(t T, e *Env) {
 
 func replicaBounds(t T, e *Env) {
 	e.Create(t, "run")
-	s := e.Store.(runstore.StaleReader)
+	s := capability[runstore.StaleReader](e.Store)
 	refuseAll(t, e, "run", []overLimit{
 		{"a journal of the future", runstore.ErrInvalid, "bound", "-1ns", func() error {
 			_, err := s.ReadJournalStale(t.Context(), "run", 1, 1, -1)

@@ -34,7 +34,7 @@ func strictCases() []Case {
 
 // strictAtCommit reports whether the store declares that it judges strict leases at the commit.
 func strictAtCommit(s runstore.RunStore) bool {
-	c, ok := s.(runstore.StrictCommitter)
+	c, ok := runstore.As[runstore.StrictCommitter](s)
 	return ok && c.StrictAtCommit()
 }
 

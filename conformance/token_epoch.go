@@ -53,7 +53,7 @@ func raisesAtOnce(t T, e *Env) {
 		errs, raised := make([]error, operators), make([]string, operators)
 		contend(operators, func(i int) {
 			reason := fmt.Sprintf("operator %d, round %d", i, round)
-			epoch, err := handles[i].(runstore.EpochManager).RaiseEpoch(t.Context(), reason)
+			epoch, err := capability[runstore.EpochManager](handles[i]).RaiseEpoch(t.Context(), reason)
 			errs[i] = err
 			if k := int(epoch) - operators*round - 1; k >= 0 && k < operators {
 				raised[k] = fmt.Sprintf("%d: %s", epoch, reason)
@@ -155,14 +155,14 @@ func epochLiftsFeed(t T, e *Env) {
 func epochsListed(t T, e *Env) {
 	other := e.Reopen(t)
 	epochs := func() []runstore.EpochChange {
-		all, err := other.(runstore.EpochManager).Epochs(t.Context())
+		all, err := capability[runstore.EpochManager](other).Epochs(t.Context())
 		if err != nil {
 			t.Fatalf("epochs: %v", err)
 		}
 		return all
 	}
 	known := epochs() // an engine may have raised it by itself
-	_, err := e.Store.(runstore.EpochManager).RaiseEpoch(t.Context(), "")
+	_, err := capability[runstore.EpochManager](e.Store).RaiseEpoch(t.Context(), "")
 	Refused(t, "raising the epoch without a reason", err, runstore.ErrInvalid)
 	if got := epochs(); len(got) != len(known) {
 		t.Errorf("a refused raise left %d epochs, want %d", len(got), len(known))

@@ -184,7 +184,7 @@ func tokenGuard(t T, e *Env) {
 }
 
 func tokenGuardMulti(t T, e *Env) {
-	multi := e.Store.(runstore.MultiCommitter)
+	multi := capability[runstore.MultiCommitter](e.Store)
 	e.Create(t, "a")
 	e.Create(t, "b")
 	a, b := e.Acquire(t, e.Store, "a", "owner"), e.Acquire(t, e.Store, "b", "owner")

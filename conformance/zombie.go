@@ -113,7 +113,7 @@ func zombieWrites() []zombieWrite {
 				// A sound batch for another run comes first, which must not be applied either.
 				neighbour := runstore.NewBatch("neighbour", runstore.Unguarded("test"))
 				neighbour.Append("zombie", []byte("zombie"))
-				_, err := s.(runstore.MultiCommitter).CommitMulti(t.Context(), []runstore.Batch{neighbour, appending(old, "zombie")})
+				_, err := capability[runstore.MultiCommitter](s).CommitMulti(t.Context(), []runstore.Batch{neighbour, appending(old, "zombie")})
 				return err
 			}},
 	}

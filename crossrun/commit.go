@@ -87,7 +87,7 @@ func (c call) fence() runstore.Fence { return c.lead.Guards().Fence }
 // attempt tries the step once. again reports that the step was not applied for a reason other than
 // its own guards, so that Commit starts over.
 func (c call) attempt(ctx context.Context) (result Result, again bool, err error) {
-	if multi, ok := c.store.(runstore.MultiCommitter); ok {
+	if multi, ok := runstore.As[runstore.MultiCommitter](c.store); ok {
 		result, again, err = c.commitMulti(ctx, multi)
 		if again || !errors.Is(err, runstore.ErrUnsupported) {
 			return result, again, err

@@ -20,7 +20,7 @@ type hints struct {
 // begin subscribes to the wake-ups on its first call, and reports whether this call did. Without a
 // subscription the caller polls.
 func (h *hints) begin(ctx context.Context) bool {
-	notifier, ok := h.keeper.store.(runstore.RunNotifier)
+	notifier, ok := runstore.As[runstore.RunNotifier](h.keeper.store)
 	if h.asked || !ok {
 		return false
 	}

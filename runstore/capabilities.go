@@ -6,8 +6,26 @@ import (
 )
 
 // The interfaces in this file are optional. An adapter implements those that its engine can
-// guarantee; callers discover them by type assertion, and the conformance suite reports which are
+// guarantee; callers discover them with [As], and the conformance suite reports which are
 // implemented.
+
+// As returns the capability T of a store, an interface of this file or an adapter's own type, and
+// reports whether the store has it. It looks at the store, then at the store that it wraps, and so
+// on: a store that wraps another one and keeps its capabilities has a method Unwrap() RunStore. A
+// call to a capability that As found behind a wrapper does not pass through the wrapper, so a
+// wrapper that must see every call implements the capability itself, or has no Unwrap.
+func As[T any](s RunStore) (capability T, ok bool) {
+	for {
+		if capability, ok = s.(T); ok {
+			return capability, true
+		}
+		wrapper, wraps := s.(interface{ Unwrap() RunStore })
+		if !wraps {
+			return capability, false
+		}
+		s = wrapper.Unwrap()
+	}
+}
 
 // MultiCommitter commits batches of several runs in one atomic step.
 type MultiCommitter interface {

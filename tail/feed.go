@@ -68,7 +68,7 @@ func (f *feedReader) read(ctx context.Context) (err error) {
 	t.mu.Lock()
 	t.awake = false // the page may miss writes from now on
 	t.mu.Unlock()
-	if notifier, ok := t.store.(runstore.Notifier); ok && f.wakeups == nil {
+	if notifier, ok := runstore.As[runstore.Notifier](t.store); ok && f.wakeups == nil {
 		f.wakeups, f.wakeErr = notifier.Wakeups(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxOutage)

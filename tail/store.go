@@ -14,7 +14,7 @@ import (
 // writes to journals.
 func (t *Tail) Store() runstore.RunStore {
 	s := observed{t.store, t}
-	if multi, ok := t.store.(runstore.MultiCommitter); ok {
+	if multi, ok := runstore.As[runstore.MultiCommitter](t.store); ok {
 		return observedMulti{s, multi}
 	}
 	return s

@@ -85,7 +85,7 @@ func (t *Tape) commitRegistered(ctx context.Context, b runstore.Batch, begun Eff
 
 // commit begins and registers the effect if the registration is still at version known.
 func (r registrar) commit(ctx context.Context, known runstore.Version) (runstore.Committed, error) {
-	multi, ok := r.t.store.(runstore.MultiCommitter)
+	multi, ok := runstore.As[runstore.MultiCommitter](r.t.store)
 	if !ok {
 		return r.commitAhead(ctx, known)
 	}

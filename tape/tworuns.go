@@ -63,7 +63,7 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 //
 // Errors: runstore.ErrUnavailable if ctx ends first. Nothing is applied.
 func (t *Tape) leadTurn(ctx context.Context, lead runstore.RunID) (end func(), err error) {
-	if _, multi := t.store.(runstore.MultiCommitter); multi {
+	if _, multi := runstore.As[runstore.MultiCommitter](t.store); multi {
 		return func() {}, nil
 	}
 	turn := t.leads[maphash.String(t.seed, string(lead))%retryTurns]
@@ -91,7 +91,7 @@ func (t *Tape) createShared(ctx context.Context, run runstore.RunID, f runstore.
 // steps returns the store that package crossrun writes to. It repeats a write with an id if the
 // reply was lost, where crossrun would abandon the step as not applied.
 func (t *Tape) steps() runstore.RunStore {
-	if _, multi := t.store.(runstore.MultiCommitter); multi {
+	if _, multi := runstore.As[runstore.MultiCommitter](t.store); multi {
 		return t.store // commitUnder itself repeats the single write
 	}
 	return repeating{t.store}

@@ -92,7 +92,7 @@ func describe(ctx context.Context, store bench.Store, system bench.System) (benc
 		return system, err
 	}
 	defer s.Close()
-	describer, ok := s.(runstore.Describer)
+	describer, ok := runstore.As[runstore.Describer](s)
 	if !ok {
 		return system, errors.New("the store does not describe itself")
 	}

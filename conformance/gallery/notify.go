@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/wakeup"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // notifyStores send wrong hints of writes to single runs.

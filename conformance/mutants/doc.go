@@ -13,14 +13,14 @@
 //
 // # The lists
 //
-// The folder list has one file per engine. memory.txt also holds the mutations of runstore/rules
+// The folder list has one file per engine. memory.txt also holds the mutations of runstore/adapter/rules
 // and of the packages above the stores; alloydb.txt also holds some of runstore/postgres, which
 // AlloyDB shares. An entry is a block of fields and a hunk, as in a patch without line numbers:
 //
 //	name: fence-checks-the-owner-only
 //	guarantee: I3
 //	why: a holder preempted by a process of the same name goes on writing.
-//	file: runstore/rules/rules.go
+//	file: runstore/adapter/rules/rules.go
 //	kill: I3/old-fence-of-the-same-owner-is-refused
 //	-	if h.State != Current || h.Token != f.Token() {
 //	+	if h.State != Current {

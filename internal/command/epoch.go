@@ -93,7 +93,7 @@ func (e *epochs) on(cmd *cobra.Command, open func(string) string, do func(contex
 		return err
 	}
 	defer func() { err = errors.Join(err, e.store.Close()) }()
-	epocher, ok := e.store.(runstore.EpochManager)
+	epocher, ok := runstore.As[runstore.EpochManager](e.store)
 	if !ok {
 		return fmt.Errorf("%s has no epochs: its adapter does not implement runstore.EpochManager", shownURL(address))
 	}

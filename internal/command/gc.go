@@ -38,7 +38,7 @@ store, beside any other work, and may be interrupted and repeated.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, store.Close()) }()
-			collector, ok := store.(runstore.GarbageCollector)
+			collector, ok := runstore.As[runstore.GarbageCollector](store)
 			if !ok {
 				_, err = fmt.Fprintf(cmd.OutOrStdout(), "crashes leave nothing in %s\n", shownURL(address))
 				return err

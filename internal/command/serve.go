@@ -176,7 +176,7 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (cfg ser
 // logEpoch logs the store's epoch, and warns of an epoch that has just begun, because it has ended
 // every grant.
 func logEpoch(ctx context.Context, store runstore.RunStore, log *slog.Logger) error {
-	epocher, ok := store.(runstore.EpochManager)
+	epocher, ok := runstore.As[runstore.EpochManager](store)
 	if !ok {
 		return nil
 	}

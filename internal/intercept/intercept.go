@@ -19,7 +19,7 @@ type Around func(ctx context.Context, op string, do func(context.Context) error)
 // store it has runstore.MultiCommitter, if s does.
 func Store(s runstore.RunStore, around Around) runstore.RunStore {
 	one := store{s, around}
-	if multi, ok := s.(runstore.MultiCommitter); ok {
+	if multi, ok := runstore.As[runstore.MultiCommitter](s); ok {
 		return multiStore{one, multi}
 	}
 	return one

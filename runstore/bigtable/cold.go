@@ -12,7 +12,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // Cold records are records that have left the row of their run: each is an immutable row whose key

@@ -15,7 +15,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // epochs is what the store knows of itself. It is one cell, changed by conditional

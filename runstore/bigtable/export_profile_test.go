@@ -5,7 +5,7 @@ import (
 
 	"cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // CheckProfile has a handle that does not exist yet look at its app profile. It returns

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // ByTest is the metadata of requests that a test makes through one of the functions

@@ -7,7 +7,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // Garbage collection is an orphan scan of the whole table, on demand: it deletes rows that a crash has left

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // remembered is how many revisions a head has the nonces of, eight bytes each. A handle

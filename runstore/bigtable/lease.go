@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // CreateRun implements runstore.RunStore: one read, the entries of the run, and one

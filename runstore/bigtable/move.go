@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // A move copies the records of a run that were changed longest ago into rows of their own, and then

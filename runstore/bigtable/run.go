@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // run is what a handle knows of a run: the head as it was when the handle last read

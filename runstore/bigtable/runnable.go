@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // The entry of a runnable run is a row at the later of RunnableAt and the expiry of the current

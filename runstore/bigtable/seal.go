@@ -6,7 +6,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // A long journal does not make a long row: its events are copied, 64 at a time, into a segment, a row that never changes; then one conditional mutation of the

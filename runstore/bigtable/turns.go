@@ -9,8 +9,8 @@ import (
 
 	"cloud.google.com/go/bigtable"
 
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // Whoever made a run's last write knows its revision, and needs one request for the next;

@@ -11,8 +11,8 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // upkeep is the background work of a handle other than the feed: it writes the segments of long runs, and

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // waste collects the keys of rows that nothing names any more, and deletes them in the

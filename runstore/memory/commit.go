@@ -7,31 +7,25 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// Commit implements runstore.RunStore.
-func (h *Handle) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
-	defer h.store.waiters().AfterBatches(&err, batch)
-	err = h.write(ctx, "commit", batch.Run(), batch.Check(), func(now time.Time) error {
-		all, err := h.store.commit([]runstore.Batch{batch}, nil, now)
+// Commit implements adapter.Core.
+func (c core) Commit(ctx context.Context, batch runstore.Batch) (runstore.Committed, error) {
+	return write(ctx, c.store, func(now time.Time) (runstore.Committed, error) {
+		done, err := c.store.commit([]runstore.Batch{batch}, nil, now)
 		if err != nil {
-			return err
+			return runstore.Committed{}, err
 		}
-		done = all[0]
-		return nil
+		return done[0], nil
 	})
-	return done, err
 }
 
 // CommitMulti implements runstore.MultiCommitter.
-func (h *Handle) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
-	defer h.store.waiters().AfterBatches(&err, batches...)
-	err = h.write(ctx, "commit", "", runstore.CheckMulti(batches), func(now time.Time) error {
-		done, err = h.store.commit(batches, rules.MultiCommitID(batches), now)
-		return err
+func (c core) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+	return write(ctx, c.store, func(now time.Time) ([]runstore.Committed, error) {
+		return c.store.commit(batches, rules.MultiCommitID(batches), now)
 	})
-	return done, err
 }
 
 // commit applies batches atomically. It checks the guards of all batches before it applies any, so
@@ -62,7 +56,7 @@ func (s *Store) commit(batches []runstore.Batch, multiCommitID []byte, now time.
 		}
 		done[i] = s.apply(runs[i], b.Writes, b.Guards().Fence, now)
 		if !b.Purge {
-			runs[i].remember(rules.BatchResult(b.ID), result{Committed: done[i], multiCommitID: multiCommitID})
+			runs[i].remember(rules.BatchResult(b.ID), result{rules.FirstResult{Committed: done[i]}, multiCommitID})
 		}
 	}
 	return done, nil

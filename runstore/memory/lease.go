@@ -7,27 +7,26 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// CreateRun implements runstore.RunStore.
-func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
-	defer h.store.waiters().After(&err, runstore.OnWrite, spec.ID)
-	err = h.write(ctx, "create run", spec.ID, spec.Check(), func(now time.Time) error {
-		s := h.store
+// CreateRun implements adapter.Core.
+func (c core) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
+	return write(ctx, c.store, func(now time.Time) (created runstore.Created, err error) {
+		s := c.store
 		if r, err := s.find(spec.ID); err == nil {
-			created.Run = r.public()
-			if l := spec.Lease; l != nil && l.Grant != "" {
-				if granted, ok := r.repeatedGrant(*l); ok {
-					created.New, created.Lease, created.Committed, created.Former = true, granted.Lease, granted.Committed, granted.Former
+			if spec.Lease != nil {
+				if granted, ok := r.repeatedGrant(*spec.Lease); ok {
+					created = runstore.Created{New: true, Lease: granted.Lease, Committed: granted.Committed, Former: granted.Former}
 				}
 			}
-			return nil
+			created.Run = r.public()
+			return created, nil
 		}
 		old := s.runs[spec.ID]
 		if old != nil && spec.Lease != nil {
 			if err := old.NewGrant(spec.Lease.Grant); err != nil {
-				return err
+				return created, err
 			}
 		}
 		r := &run{records: map[runstore.RecordKey]*record{}, results: map[string]result{}}
@@ -46,46 +45,40 @@ func (h *Handle) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			created.Committed = s.apply(r, spec.Writes, runstore.Fence{}, now)
 		}
 		created.New, created.Run = true, r.public()
-		return nil
+		return created, nil
 	})
-	return created, err
 }
 
-// AcquireLease implements runstore.RunStore.
-func (h *Handle) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
-	defer h.store.waiters().After(&err, runstore.OnWrite, req.Run)
-	err = h.write(ctx, "acquire lease", req.Run, req.Check(), func(now time.Time) error {
-		r, err := h.store.find(req.Run)
+// AcquireLease implements adapter.Core.
+func (c core) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	return write(ctx, c.store, func(now time.Time) (runstore.Granted, error) {
+		r, err := c.store.find(req.Run)
 		if err != nil {
-			return err
+			return runstore.Granted{}, err
 		}
 		if again, ok := r.repeatedGrant(req.LeaseSpec); ok {
-			granted = again
-			return nil
+			return again, nil
 		}
 		if _, err := r.Acquire(req, now); err != nil {
-			return err
+			return runstore.Granted{}, err
 		}
 		if err := r.Guards(runstore.GuardsOf(req.Guards...), now, r.version); err != nil {
-			return err
+			return runstore.Granted{}, err
 		}
-		granted = h.store.grant(r, req, now)
-		return nil
+		return c.store.grant(r, req, now), nil
 	})
-	return granted, err
 }
 
 // grant makes a grant, applies the request's writes under it, and remembers their result for a
 // repeat.
 func (s *Store) grant(r *run, req runstore.AcquireRequest, now time.Time) runstore.Granted {
-	if req.Grant == "" {
-		req.Grant = runstore.NewGrantID()
-	}
 	r.Head = r.Granted(req, now)
 	granted := runstore.Granted{Lease: r.Lease(req.TTL), Former: r.Holder.Former}
 	granted.Committed = s.apply(r, req.Writes, granted.Fence(), now)
 	if !req.Writes.IsZero() {
-		r.remember(rules.GrantResult(req.Grant), result{Committed: granted.Committed, token: granted.Token, former: granted.Former})
+		r.remember(rules.GrantResult(req.Grant), result{FirstResult: rules.FirstResult{
+			Committed: granted.Committed, Token: granted.Token, Former: granted.Former,
+		}})
 	}
 	return granted
 }
@@ -93,113 +86,88 @@ func (s *Store) grant(r *run, req runstore.AcquireRequest, now time.Time) runsto
 // repeatedGrant returns the result of a request that was granted before. ok is true if the grant
 // is current or its result is remembered.
 func (r *run) repeatedGrant(spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
-	if spec.Grant == "" {
-		return granted, false
+	var first *rules.FirstResult
+	if remembered, ok := r.results[rules.GrantResult(spec.Grant)]; ok {
+		first = &remembered.FirstResult
+		first.Committed = remembered.replayed()
 	}
-	current := r.State == rules.Current && r.Grant == spec.Grant
-	granted.Ended = !current
-	first, remembered := r.results[rules.GrantResult(spec.Grant)]
-	switch {
-	case remembered:
-		granted.Committed, granted.Former = first.replayed(), first.former
-		granted.Lease = rules.FormerLease(r.ID, spec, first.token, first.Committed)
-	case current:
-		granted.Committed = runstore.Committed{LastSeq: r.LastSeq, Time: r.Holder.GrantedAt, Replayed: true}
-		granted.Former = r.Holder.Former
-	}
-	if current {
-		granted.Lease = r.Lease(spec.TTL)
-	}
-	return granted, remembered || current
+	return r.RepeatedGrant(spec, first)
 }
 
-// RenewLease implements runstore.RunStore.
-func (h *Handle) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
-	f := req.Fence
-	if !req.Writes.IsZero() {
-		defer h.store.waiters().After(&err, runstore.OnWrite, f.Run())
-	}
-	err = h.write(ctx, "renew lease", f.Run(), req.Check(), func(now time.Time) error {
-		r, err := h.store.find(f.Run())
+// RenewLease implements adapter.Core.
+func (c core) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	return write(ctx, c.store, func(now time.Time) (renewed runstore.Renewed, err error) {
+		f := req.Fence
+		r, err := c.store.find(f.Run())
 		if err != nil {
-			return err
+			return renewed, err
 		}
 		if first, ok := r.results[rules.BatchResult(req.ID)]; ok {
-			renewed = runstore.Renewed{Lease: r.RenewedBefore(req, first.Committed), Committed: first.replayed()}
-			return nil
+			return runstore.Renewed{Lease: r.RenewedBefore(req, first.Committed), Committed: first.replayed()}, nil
 		}
 		if err := r.Renew(req, now); err != nil {
-			return err
+			return renewed, err
 		}
 		r.Head = r.Renewed(req.TTL, now)
 		renewed.Lease = r.Lease(req.TTL)
 		if !req.Writes.IsZero() {
-			renewed.Committed = h.store.apply(r, req.Writes, f, now)
-			r.remember(rules.BatchResult(req.ID), result{Committed: renewed.Committed})
+			renewed.Committed = c.store.apply(r, req.Writes, f, now)
+			r.remember(rules.BatchResult(req.ID), result{FirstResult: rules.FirstResult{Committed: renewed.Committed}})
 		}
-		return nil
+		return renewed, nil
 	})
-	return renewed, err
 }
 
-// ReleaseLease implements runstore.RunStore.
-func (h *Handle) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
-	f := req.Fence
-	defer h.store.waiters().After(&err, runstore.OnRelease, f.Run())
-	err = h.write(ctx, "release lease", f.Run(), req.Check(), func(now time.Time) error {
-		r, err := h.store.find(f.Run())
+// ReleaseLease implements adapter.Core.
+func (c core) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
+	return write(ctx, c.store, func(now time.Time) (done runstore.Committed, err error) {
+		f := req.Fence
+		r, err := c.store.find(f.Run())
 		if err != nil {
-			return err
+			return done, err
 		}
-		if first, ok := r.results[rules.ReleaseResult(f.Grant())]; ok && first.token == f.Token() {
-			done = first.replayed()
-			return nil
+		if first, ok := r.results[rules.ReleaseResult(f.Grant())]; ok && first.Token == f.Token() {
+			return first.replayed(), nil
 		}
 		replay, err := r.Release(f, now)
 		if err != nil {
-			return err
+			return done, err
 		}
 		if replay {
-			done = runstore.Committed{LastSeq: r.LastSeq, Time: now, Replayed: true}
-			return nil
+			return runstore.Committed{LastSeq: r.LastSeq, Time: now, Replayed: true}, nil
 		}
 		if err := r.Guards(runstore.GuardsOf(req.Guards...), now, r.version); err != nil {
-			return err
+			return done, err
 		}
-		done = h.store.apply(r, req.Writes, f, now)
+		done = c.store.apply(r, req.Writes, f, now)
 		r.Head = r.Ended(rules.Released)
 		if !req.Writes.IsZero() {
-			r.remember(rules.ReleaseResult(f.Grant()), result{Committed: done, token: f.Token()})
+			r.remember(rules.ReleaseResult(f.Grant()), result{FirstResult: rules.FirstResult{Committed: done, Token: f.Token()}})
 		}
-		return nil
+		return done, nil
 	})
-	return done, err
 }
 
 // Epochs implements runstore.EpochManager.
-func (h *Handle) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
-	err = h.read(ctx, "epochs", "", nil, func() error {
-		epochs = slices.Clone(h.store.epochs)
-		return nil
-	})
-	return epochs, err
+func (c core) Epochs(context.Context) ([]runstore.EpochChange, error) {
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	return slices.Clone(c.store.epochs), nil
 }
 
 // RaiseEpoch implements runstore.EpochManager.
-func (h *Handle) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
-	defer h.store.waiters().AfterRaise(&err)
-	err = h.write(ctx, "raise epoch", "", runstore.CheckReason(reason), func(now time.Time) error {
-		s := h.store
-		epoch = s.epoch() + 1
+func (c core) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
+	return write(ctx, c.store, func(now time.Time) (runstore.Epoch, error) {
+		s := c.store
+		epoch := s.epoch() + 1
 		if err := runstore.CheckEpoch(epoch); err != nil {
-			return err
+			return 0, err
 		}
 		s.epochs = append(s.epochs, runstore.EpochChange{Epoch: epoch, At: now, Reason: reason})
 		s.last = max(s.last, runstore.Position(epoch.Floor()))
 		for r := range maps.Values(s.runs) {
 			r.Head = r.Ended(rules.Revoked)
 		}
-		return nil
+		return epoch, nil
 	})
-	return epoch, err
 }

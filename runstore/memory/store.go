@@ -15,7 +15,10 @@ import (
 
 	"github.com/tapestore/tapestore/internal/gate"
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // Options adjusts a store; nil means the defaults.
@@ -54,10 +57,8 @@ type run struct {
 
 // result is the remembered result of a request with writes and an id.
 type result struct {
-	runstore.Committed
-	multiCommitID []byte            // names the commit of several runs that a batch was part of
-	token         runstore.Token    // of the grant that was made or released
-	former        runstore.GrantEnd // of the grant before the one that was made
+	rules.FirstResult
+	multiCommitID []byte // names the commit of several runs that a batch was part of
 }
 
 type record struct {
@@ -78,9 +79,6 @@ func New(opts *Options) *Store {
 	}
 	return s
 }
-
-// Open returns a handle on the store. Each handle represents a process of its own.
-func (s *Store) Open() *Handle { return &Handle{store: s} }
 
 // Advance moves the store clock forward.
 func (s *Store) Advance(d time.Duration) {
@@ -124,58 +122,71 @@ func (s *Store) find(id runstore.RunID) (*run, error) {
 	return r, nil
 }
 
-// Handle is one open handle on a [Store]. It implements runstore.RunStore and
-// the capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and Describer.
+// Handle is one open handle on a [Store]. It implements runstore.RunStore and the capabilities
+// MultiCommitter, Notifier, RunNotifier, EpochManager, StrictCommitter and Describer.
 type Handle struct {
-	store  *Store
-	mu     sync.Mutex
-	closed bool
+	*adapter.Store
+	adapter.MultiCommitter
+	adapter.EpochManager
+	adapter.Notifier
+	adapter.RunNotifier
 }
 
 var _ interface {
 	runstore.RunStore
 	runstore.MultiCommitter
 	runstore.Notifier
+	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.StrictCommitter
 	runstore.Describer
 } = (*Handle)(nil)
 
-// Close implements runstore.RunStore.
-func (h *Handle) Close() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.closed = true
-	return nil
+// Open returns a handle on the store. Each handle represents a process of its own.
+func (s *Store) Open() *Handle {
+	c := core{s}
+	h := &Handle{Store: adapter.New(c, adapter.Options{Waiters: wakeup.Of(s)})}
+	h.MultiCommitter = adapter.NewMultiCommitter(h.Store, c)
+	h.EpochManager = adapter.NewEpochManager(h.Store, c)
+	h.Notifier = adapter.NewNotifier(h.Store, c)
+	h.RunNotifier = adapter.NewRunNotifier(h.Store, nil)
+	return h
 }
 
-// begin starts every operation. It checks the input before anything else, and refuses to proceed on
-// a closed handle or after the context's end.
-func (h *Handle) begin(ctx context.Context, invalid error) error {
-	if invalid != nil {
-		return invalid
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return runstore.ErrClosed
-	}
-	return ctx.Err()
+// StrictAtCommit implements runstore.StrictCommitter: a write reads the clock while it holds the
+// lock.
+func (h *Handle) StrictAtCommit() bool { return true }
+
+// Describe implements runstore.Describer.
+func (h *Handle) Describe(context.Context) (runstore.Description, error) {
+	return runstore.Description{Engine: "memory", Version: "reference", Tier: "embedded"}, nil
+}
+
+// core implements adapter.Core on the content that all handles share.
+type core struct{ store *Store }
+
+// Close implements adapter.Core.
+func (core) Close(<-chan struct{}) error { return nil }
+
+// Now implements adapter.Core.
+func (c core) Now(context.Context) (time.Time, error) {
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	return c.store.now(), nil
 }
 
 // write runs f as one atomic step at one instant of the store clock.
-func (h *Handle) write(ctx context.Context, op string, id runstore.RunID, invalid error, f func(now time.Time) error) error {
-	if err := h.begin(ctx, invalid); err != nil {
-		return opError(op, id, err)
+func write[R any](ctx context.Context, s *Store, f func(now time.Time) (R, error)) (R, error) {
+	if err := s.lock(ctx); err != nil {
+		var none R
+		return none, outcome.Unavailable(err)
 	}
-	if err := h.store.lock(ctx); err != nil {
-		return opError(op, id, err)
+	defer s.mu.Unlock()
+	result, err := f(s.now())
+	if err == nil {
+		s.wake()
 	}
-	defer h.store.mu.Unlock()
-	if err := f(h.store.now()); err != nil {
-		return opError(op, id, err)
-	}
-	h.store.wake()
-	return nil
+	return result, err
 }
 
 // lock waits until writers are not blocked and takes the lock. If ctx ends first, lock returns its
@@ -191,35 +202,4 @@ func (s *Store) lock(ctx context.Context) error {
 		}
 		s.mu.Unlock()
 	}
-}
-
-// read runs f on a consistent state.
-func (h *Handle) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func() error) error {
-	if err := h.begin(ctx, invalid); err != nil {
-		return opError(op, id, err)
-	}
-	h.store.mu.Lock()
-	defer h.store.mu.Unlock()
-	if err := f(); err != nil {
-		return opError(op, id, err)
-	}
-	return nil
-}
-
-func opError(op string, id runstore.RunID, err error) error {
-	e := &runstore.OpError{Op: op, Run: id, Err: err}
-	if err == context.Canceled || err == context.DeadlineExceeded {
-		// The context ended before anything was written.
-		e.Err, e.Cause = runstore.ErrUnavailable, err
-	}
-	return e
-}
-
-// Now implements runstore.RunStore.
-func (h *Handle) Now(ctx context.Context) (now time.Time, err error) {
-	err = h.read(ctx, "now", "", nil, func() error {
-		now = h.store.now()
-		return nil
-	})
-	return now, err
 }

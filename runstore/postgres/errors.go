@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 var (

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // lockRuns locks the runs of a commit in the order of their ids. For the rest of the transaction it

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
-	"github.com/tapestore/tapestore/runstore/wakeup"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // Notifications are hints. A transaction that notifies takes a lock of the whole instance during

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/wakeup"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // maxNames is how many runs a payload names: 500 names of 13 bytes fit into the 8,000 bytes that

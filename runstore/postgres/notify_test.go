@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 	"github.com/tapestore/tapestore/runstore/postgres"
-	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // Writes of another process wake the callers that wait for their run and for their kind, and no

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // writeStatus is the outcome of a write. The numbers are those that the functions in schema return.

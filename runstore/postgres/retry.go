@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // perform sends a write until its outcome is known. It retries a write that was not applied if the

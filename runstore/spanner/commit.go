@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // Commit implements runstore.RunStore. It sends one statement that reads the state to decide on,

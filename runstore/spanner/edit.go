@@ -7,8 +7,8 @@ import (
 	"cloud.google.com/go/spanner"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/rules"
 )
 
 // edit collects the mutations of a write to one run. Building an edit decides nothing: the guards

@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/spanner"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 const (

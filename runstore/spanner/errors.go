@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 // attemptTimeout (15 s) bounds one transaction with the client library's own repeats, or one read,

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/rules"
 )
 
 // guarded is the state of one run that a write is decided on, read by one statement.

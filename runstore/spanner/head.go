@@ -6,7 +6,7 @@ import (
 	"cloud.google.com/go/spanner"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // headColumns are the columns of Runs that a head consists of.

@@ -8,8 +8,8 @@ import (
 	"cloud.google.com/go/spanner"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/outcome"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // CreateRun implements runstore.RunStore.

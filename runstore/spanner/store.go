@@ -17,10 +17,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/outcome"
 	"github.com/tapestore/tapestore/runstore/serving"
-	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // Store is an open handle on a store in Spanner. It implements runstore.RunStore and the

@@ -6,7 +6,7 @@ import (
 	"errors"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // Commit implements runstore.RunStore.

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/tapestore/tapestore/runstore/wakeup"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // CheckVersion is checkVersion.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 const insertRun = `INSERT INTO runs (id, purged, status, created, runnable, last_seq, version_floor, token, grant_id, grant_state,

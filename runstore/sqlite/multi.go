@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // CommitMulti implements runstore.MultiCommitter.

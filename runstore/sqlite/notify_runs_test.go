@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 	"github.com/tapestore/tapestore/runstore/sqlite"
-	"github.com/tapestore/tapestore/runstore/wakeup"
 )
 
 // foreign opens a handle whose writes the other handles of this process take for those of another

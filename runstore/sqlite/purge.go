@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/rules"
 )
 
 // A purge is constant work, followed by deferred deletion of garbage in bounded steps.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/wakeup"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // Store is an open handle on a SQLite database. It implements runstore.RunStore and the

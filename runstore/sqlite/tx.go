@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // tx is one write transaction, shared by the operations of a group. All of them take place at one

@@ -34,7 +34,7 @@ func Execute(ctx context.Context, h conformance.Harness, mode tape.FenceMode, se
 			return
 		}
 		report.Engine, report.Version, report.Tier = "unknown", "unknown", "unknown"
-		if d, ok := s.store.(runstore.Describer); ok {
+		if d, ok := runstore.As[runstore.Describer](s.store); ok {
 			about, failure := d.Describe(t.Context())
 			report.Engine, report.Version, report.Tier, err = about.Engine, about.Version, about.Tier, failure
 		}

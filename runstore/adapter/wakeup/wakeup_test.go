@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/wakeup"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // A write wakes only the waiters for its run, at its store and for its kind.

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/outcome"
 )
 
 func TestWrap(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/rules"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // batches makes one batch of each run and id.

@@ -1,0 +1,59 @@
+package adapter
+
+import (
+	"encoding/base64"
+	"encoding/json"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Page finds where a page of a read ends: at its limit, or after the entry with which it passes
+// runstore.MaxPageBytes.
+type Page struct{ left, bytes int }
+
+// NewPage returns an empty page of at most limit entries.
+func NewPage(limit int) Page { return Page{left: limit} }
+
+// Add counts one more entry of the given size and reports whether the page ends with it.
+func (p *Page) Add(size int) (full bool) {
+	p.left--
+	p.bytes += size
+	return p.left <= 0 || p.bytes > runstore.MaxPageBytes
+}
+
+// EncodeCursor returns a cursor that holds a position, a value that package encoding/json encodes.
+// A field that may contain any bytes is a []byte: JSON's strings are text.
+func EncodeCursor(position any) runstore.Cursor {
+	text, err := json.Marshal(position)
+	if err != nil {
+		panic(err) // the type of the position cannot be encoded
+	}
+	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
+}
+
+// DecodeCursor stores the position that a cursor holds in the value that position points to. Its
+// error matches ErrInvalid.
+func DecodeCursor(c runstore.Cursor, position any) error {
+	text, err := base64.RawURLEncoding.DecodeString(string(c))
+	if err == nil {
+		err = json.Unmarshal(text, position)
+	}
+	if err != nil {
+		return Invalid("after", "is not a cursor of this store")
+	}
+	return nil
+}
+
+// PrefixEnd returns the first key after all keys that begin with prefix. It is nil if there is no
+// such key: every later key begins with prefix, too.
+func PrefixEnd(prefix runstore.RecordKey) []byte {
+	end := []byte(prefix)
+	for len(end) > 0 && end[len(end)-1] == 0xff {
+		end = end[:len(end)-1]
+	}
+	if len(end) == 0 {
+		return nil
+	}
+	end[len(end)-1]++
+	return end
+}
