@@ -1,9 +1,10 @@
-module example.com/acme
+module example.com/boltstore
 
 go 1.26.0
 
-require github.com/tapestore/tapestore v0.0.0
-
-require github.com/anishathalye/porcupine v1.3.1 // indirect
+require (
+	github.com/tapestore/tapestore v0.0.0
+	go.etcd.io/bbolt v1.5.0
+)
 
 replace github.com/tapestore/tapestore => ../..
