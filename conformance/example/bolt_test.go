@@ -17,7 +17,7 @@ func TestConformance(t *testing.T) {
 		var moved atomic.Int64 // how far the case has moved the clock
 		db, err := boltstore.OpenFile(filepath.Join(t.TempDir(), "runs.db"), func() time.Time { return time.Now().Add(time.Duration(moved.Load())) })
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("open the file: %v", err)
 		}
 		t.Cleanup(func() { _ = db.Close() }) // the case is over
 		return conformance.Instance{

@@ -3,6 +3,7 @@ package boltstore
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
@@ -170,7 +171,7 @@ func (r *run) version(key runstore.RecordKey) (runstore.Version, error) {
 
 // first returns the remembered result of a request as its repeat receives it, or nil.
 func (r *run) first(name string) *rules.FirstResult {
-	for _, one := range r.Results {
+	for _, one := range slices.Backward(r.Results) { // the latest, should an id have been used again
 		if name != "" && one.Name == name {
 			one.Committed.Replayed = true
 			return &one.FirstResult
