@@ -13,7 +13,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
-	"github.com/tapestore/tapestore/runstore/serving"
 )
 
 // engine is a core that remembers how it was called and returns what the test chose.
@@ -29,7 +28,7 @@ type engine struct {
 
 func (e *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
 	e.calls++
-	e.operation = serving.Operation(ctx)
+	e.operation = adapter.Operation(ctx)
 	if e.block != nil {
 		<-e.block
 	}
@@ -175,7 +174,7 @@ func TestErrors(t *testing.T) {
 func TestBefore(t *testing.T) {
 	t.Parallel()
 	e, s := open(adapter.Options{Before: func(ctx context.Context) error {
-		if op := serving.Operation(ctx); op != "get run" {
+		if op := adapter.Operation(ctx); op != "get run" {
 			t.Errorf("Before runs in the operation %q", op)
 		}
 		return runstore.ErrStoreBehind

@@ -8,7 +8,7 @@
 //   - the frame of an error: the operation, the run, the kind and the cause (I11); and an empty
 //     result beside every error
 //   - the wake-ups of callers in this process that wait for a run
-//   - the name of the operation in the context, for interceptors (package serving)
+//   - the name of the operation in the context, for interceptors: see [Operation]
 //
 // An optional capability is a small type of this package that the engine's store embeds beside
 // [*Store]: [MultiCommitter], [EpochManager], [Notifier], [RunNotifier].

@@ -8,7 +8,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
-	"github.com/tapestore/tapestore/runstore/serving"
 )
 
 // Store is an open handle: the runstore.RunStore of a [Core]. An engine's store embeds it.
@@ -57,7 +56,7 @@ func (s *Store) do(ctx context.Context, name string, id runstore.RunID, invalid 
 	if err := ctx.Err(); err != nil {
 		return outcome.Unavailable(err)
 	}
-	ctx = serving.With(ctx, name)
+	ctx = withOperation(ctx, name)
 	if s.opts.Before != nil {
 		if err := s.opts.Before(ctx); err != nil {
 			return err

@@ -1,10 +1,9 @@
-// Package serving distinguishes the RPCs that serve a caller's operation from those of an adapter's
-// background work.
+// Package serving sends the name of the operation that an RPC serves to the RPC's server.
 //
-// An adapter puts the operation's name into the context of every RPC that serves the operation. The
-// name stays in the process: no RPC carries it, unless the handle was opened with [DialOptions].
-// Tests and the conformance harnesses do that, so that a server or a network in between can hold,
-// lose or count the caller's RPCs alone.
+// Package adapter puts the name into the context of every RPC that serves a caller's operation. It
+// stays in the process, unless the handle was opened with [DialOptions]. Tests and the conformance
+// harnesses do that, so that a server or a network in between can hold, lose or count the caller's
+// RPCs alone, and not those of an adapter's background work.
 package serving
 
 import (
@@ -12,23 +11,15 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // Header is the metadata key under which DialOptions sends the operation's name.
 const Header = "tapestore-op"
 
-type key struct{}
-
-// With returns a context for the RPCs that serve an operation.
-func With(ctx context.Context, operation string) context.Context {
-	return context.WithValue(ctx, key{}, operation)
-}
-
 // Operation returns the operation that an RPC under ctx serves, or "".
-func Operation(ctx context.Context) string {
-	operation, _ := ctx.Value(key{}).(string)
-	return operation
-}
+func Operation(ctx context.Context) string { return adapter.Operation(ctx) }
 
 // DialOptions returns options of a connection that sends [Header] with every RPC that serves an
 // operation.
