@@ -285,7 +285,8 @@ func TestCursor(t *testing.T) {
 	if err := adapter.DecodeCursor(c, &got); err != nil || got.At != want.At || string(got.Key) != string(want.Key) {
 		t.Errorf("%v became %v, %v", want, got, err)
 	}
-	for _, c := range []runstore.Cursor{"", "%", "e30x", c[1:]} {
+	other := adapter.EncodeCursor(struct{ Place int64 }{1}) // of another store
+	for _, c := range []runstore.Cursor{"", "%", "e30x", c[1:], other} {
 		if err := adapter.DecodeCursor(c, &got); !errors.Is(err, runstore.ErrInvalid) {
 			t.Errorf("cursor %q: %v, want ErrInvalid", c, err)
 		}

@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 
@@ -35,10 +36,12 @@ func EncodeCursor(position any) runstore.Cursor {
 // error matches ErrInvalid.
 func DecodeCursor(c runstore.Cursor, position any) error {
 	text, err := base64.RawURLEncoding.DecodeString(string(c))
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields() // the cursor of another store has other fields
 	if err == nil {
-		err = json.Unmarshal(text, position)
+		err = d.Decode(position)
 	}
-	if err != nil {
+	if err != nil || d.InputOffset() != int64(len(text)) {
 		return Invalid("after", "is not a cursor of this store")
 	}
 	return nil
