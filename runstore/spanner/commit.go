@@ -7,50 +7,40 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// Commit implements runstore.RunStore. It sends one statement that reads the state to decide on,
-// then the commit.
-func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
-	defer s.waiters.AfterBatches(&err, batch)
-	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func(ctx context.Context) error {
-		if err := s.transact(ctx, "commit", s.commits(batch, &done)); err != nil {
-			done = runstore.Committed{}
-			return err
-		}
-		if batch.Purge {
-			s.deletePurgedNow(ctx, batch.Run())
-		}
-		return nil
-	})
-	return done, err
+// Commit implements adapter.Core. It sends one statement that reads the state to decide on, then
+// the commit.
+func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	if err := s.transact(ctx, "commit", commits(batch, &done)); err != nil {
+		return done, err
+	}
+	if batch.Purge {
+		s.deletePurgedNow(ctx, batch.Run())
+	}
+	return done, nil
 }
 
 // CommitMulti implements runstore.MultiCommitter. All batches share one transaction.
-func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
-	defer s.waiters.AfterBatches(&err, batches...)
-	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func(ctx context.Context) error {
-		done = make([]runstore.Committed, len(batches))
-		requests := make([]*request, len(batches))
-		multiCommitID := rules.MultiCommitID(batches)
-		for i, b := range batches {
-			requests[i] = s.commits(b, &done[i])
-			requests[i].multiCommitID = multiCommitID
+func (s *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+	done := make([]runstore.Committed, len(batches))
+	requests := make([]*request, len(batches))
+	multiCommitID := rules.MultiCommitID(batches)
+	for i, b := range batches {
+		requests[i] = commits(b, &done[i])
+		requests[i].multiCommitID = multiCommitID
+	}
+	if err := s.transact(ctx, "commit-multi", requests...); err != nil {
+		return nil, err
+	}
+	for _, b := range batches {
+		if b.Purge {
+			s.deletePurgedNow(ctx, b.Run())
 		}
-		if err := s.transact(ctx, "commit-multi", requests...); err != nil {
-			done = nil
-			return err
-		}
-		for _, b := range batches {
-			if b.Purge {
-				s.deletePurgedNow(ctx, b.Run())
-			}
-		}
-		return nil
-	})
-	return done, err
+	}
+	return done, nil
 }
 
 // commits returns the request of a batch.
-func (s *Store) commits(batch runstore.Batch, done *runstore.Committed) *request {
+func commits(batch runstore.Batch, done *runstore.Committed) *request {
 	guards, name := batch.Guards(), rules.BatchResult(batch.ID)
 	if batch.Purge { // a purge deletes the results of callers' ids, so its own result cannot be kept
 		name = ""

@@ -24,30 +24,23 @@ const (
 )
 
 // Epochs implements runstore.EpochManager.
-func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
-	err = s.op(ctx, "epochs", "", nil, func(ctx context.Context) error {
-		return s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-			return tx.ReadWithOptions(ctx, "Epochs", spanner.AllKeys(), []string{"Epoch", "Began", "Reason"}, s.read("epochs", 0))
-		}, func() { epochs = nil }, func(row *spanner.Row) (bool, error) {
-			var epoch int64
-			var began time.Time
-			var reason []byte
-			err := row.Columns(&epoch, &began, &reason)
-			epochs = append(epochs, runstore.EpochChange{Epoch: runstore.Epoch(epoch), At: began.UTC(), Reason: string(reason)})
-			return true, err
-		})
+func (s *engine) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
+	err = s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+		return tx.ReadWithOptions(ctx, "Epochs", spanner.AllKeys(), []string{"Epoch", "Began", "Reason"}, s.read("epochs", 0))
+	}, func() { epochs = nil }, func(row *spanner.Row) (bool, error) {
+		var epoch int64
+		var began time.Time
+		var reason []byte
+		err := row.Columns(&epoch, &began, &reason)
+		epochs = append(epochs, runstore.EpochChange{Epoch: runstore.Epoch(epoch), At: began.UTC(), Reason: string(reason)})
+		return true, err
 	})
 	return epochs, err
 }
 
 // RaiseEpoch implements runstore.EpochManager.
-func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
-	defer s.waiters.AfterRaise(&err)
-	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {
-		epoch, err = s.raise(ctx, reason, func(*storeRow) bool { return true })
-		return err
-	})
-	return epoch, err
+func (s *engine) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
+	return s.raise(ctx, reason, func(*storeRow) bool { return true })
 }
 
 // storeRow is the only row of the table Store: the epoch and the incarnation of this store.
@@ -66,7 +59,7 @@ type rowReader interface {
 
 // readStoreRow reads the row of Store by its key, which costs less than a SQL statement. It returns
 // nil in a database that no handle has initialized yet.
-func (s *Store) readStoreRow(ctx context.Context, tx rowReader) (*storeRow, error) {
+func (s *engine) readStoreRow(ctx context.Context, tx rowReader) (*storeRow, error) {
 	row, err := tx.ReadRowWithOptions(ctx, "Store", spanner.Key{1}, []string{"Epoch", "Incarnation", "Ended", "FeedShards"}, s.read("store", 0))
 	if errors.Is(err, spanner.ErrRowNotFound) {
 		return nil, nil
@@ -88,7 +81,7 @@ func (s *Store) readStoreRow(ctx context.Context, tx rowReader) (*storeRow, erro
 //
 // If a commit's reply was lost and the epoch has grown since the first attempt, the epoch counts as
 // raised, whether by that commit or by another handle.
-func (s *Store) raise(ctx context.Context, reason string, wanted func(*storeRow) bool) (runstore.Epoch, error) {
+func (s *engine) raise(ctx context.Context, reason string, wanted func(*storeRow) bool) (runstore.Epoch, error) {
 	var now storeRow
 	tracker := &commitTracker{here: s.here}
 	first := int64(-1)
@@ -156,7 +149,7 @@ func ignoreNothingToWrite(err error) error {
 
 // endGrants ends the grants of epochs before this one and records that this is done. It takes long
 // in a store with many runs.
-func (s *Store) endGrants(ctx context.Context, epoch int64) error {
+func (s *engine) endGrants(ctx context.Context, epoch int64) error {
 	stmt := spanner.Statement{SQL: endGrants, Params: map[string]any{"floor": int64(runstore.Epoch(epoch).Floor())}}
 	return s.retryUnbounded(ctx, func(ctx context.Context) error {
 		if _, err := s.client.PartitionedUpdateWithOptions(ctx, stmt, s.query("end-grants")); err != nil {
@@ -175,7 +168,7 @@ func (s *Store) endGrants(ctx context.Context, epoch int64) error {
 
 // incarnation returns a name that changes when a backup is restored into another database, or under
 // the name of a deleted one: the database's full name and its creation time.
-func (s *Store) incarnation() string {
+func (s *engine) incarnation() string {
 	if s.created == "" {
 		return s.opts.database()
 	}
@@ -184,7 +177,7 @@ func (s *Store) incarnation() string {
 
 // sameIncarnation reports whether the stored incarnation is this database. A creation time that is
 // unknown on either side matches any, because not every account may read it.
-func (s *Store) sameIncarnation(stored string) bool {
+func (s *engine) sameIncarnation(stored string) bool {
 	name, created, _ := strings.Cut(stored, "@")
 	return name == s.opts.database() && (created == s.created || created == "" || s.created == "")
 }
@@ -192,7 +185,7 @@ func (s *Store) sameIncarnation(stored string) bool {
 // checkIncarnation prepares a database for a new handle. It inserts the row of Store if there is
 // none, raises the epoch if the database was restored or copied, and finishes a raise that was cut
 // short.
-func (s *Store) checkIncarnation(ctx context.Context) error {
+func (s *engine) checkIncarnation(ctx context.Context) error {
 	var now *storeRow
 	err := s.retry(ctx, func(ctx context.Context) (err error) {
 		now, err = s.readStoreRow(ctx, s.client.Single())
@@ -230,7 +223,7 @@ func (s *Store) checkIncarnation(ctx context.Context) error {
 }
 
 // addCreation adds the creation time to an incarnation that was stored without one.
-func (s *Store) addCreation(ctx context.Context) error {
+func (s *engine) addCreation(ctx context.Context) error {
 	return s.retry(ctx, func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 			now, err := s.readStoreRow(ctx, tx)
@@ -244,7 +237,7 @@ func (s *Store) addCreation(ctx context.Context) error {
 }
 
 // initStoreRow inserts the row of Store and the rows of GrantEpochs, unless another handle has.
-func (s *Store) initStoreRow(ctx context.Context) error {
+func (s *engine) initStoreRow(ctx context.Context) error {
 	return s.retry(ctx, func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 			if now, err := s.readStoreRow(ctx, tx); err != nil || now != nil {
@@ -259,7 +252,7 @@ func (s *Store) initStoreRow(ctx context.Context) error {
 
 // growFeed raises the number of feed shards to that of the options, if it is lower, and sets
 // s.feedShards to the result. It must run before the handle's first write.
-func (s *Store) growFeed(ctx context.Context) error {
+func (s *engine) growFeed(ctx context.Context) error {
 	return s.retry(ctx, func(ctx context.Context) error {
 		var now *storeRow
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {

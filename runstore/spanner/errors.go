@@ -20,7 +20,7 @@ import (
 const attemptTimeout = 15 * time.Second
 
 // newBackoff returns the pauses between the attempts of one operation, bounded by RetryTimeout.
-func (s *Store) newBackoff() *outcome.Backoff {
+func (s *engine) newBackoff() *outcome.Backoff {
 	return outcome.NewBackoff(s.here, s.opts.RetryTimeout, 2*time.Millisecond)
 }
 
@@ -38,7 +38,7 @@ func retryable(err error) bool {
 
 // retry calls f, which must be safe to repeat, until it succeeds, fails for good, or RetryTimeout
 // or ctx ends. Each attempt is bounded by attemptTimeout.
-func (s *Store) retry(ctx context.Context, f func(ctx context.Context) error) error {
+func (s *engine) retry(ctx context.Context, f func(ctx context.Context) error) error {
 	for t := s.newBackoff(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := f(bound)
@@ -59,7 +59,7 @@ func (s *Store) retry(ctx context.Context, f func(ctx context.Context) error) er
 }
 
 // retryUnbounded is retry for an f that may take long: only ctx bounds an attempt.
-func (s *Store) retryUnbounded(ctx context.Context, f func(ctx context.Context) error) error {
+func (s *engine) retryUnbounded(ctx context.Context, f func(ctx context.Context) error) error {
 	for t := s.newBackoff(); ; {
 		err := f(ctx)
 		if err == nil || outcome.Definite(err) {

@@ -25,40 +25,40 @@ func Statements() map[string]string {
 func Migrations() [][]string { return migrations }
 
 // Attempts is how often a transaction of a write was begun.
-func (s *Store) Attempts() int64 { return s.attempts.Load() }
+func (s *Store) Attempts() int64 { return s.engine.attempts.Load() }
 
 // SetAttemptTimeout is for a handle that nobody uses yet.
 func (s *Store) SetAttemptTimeout(d time.Duration) {
-	s.background.Wait()
-	s.attemptTimeout = d
+	s.engine.background.Wait()
+	s.engine.attemptTimeout = d
 }
 
 // SetRemembered changes how many results a run keeps. All handles of a database must have
 // the same number, and none may be in use yet.
-func (s *Store) SetRemembered(n int64) { s.ring = n }
+func (s *Store) SetRemembered(n int64) { s.engine.ring = n }
 
 // SetPurgeBatch changes how many events, and how many records, one transaction of a purge
 // deletes. The handle must not be in use yet.
 func (s *Store) SetPurgeBatch(n int) {
-	s.background.Wait()
-	s.purgeBatch = n
+	s.engine.background.Wait()
+	s.engine.purgeBatch = n
 }
 
 // MoveEntry moves the entry of a lease's run as a scan that has seen the lease does.
 func (s *Store) MoveEntry(l runstore.Lease) {
 	k := keyOf(l.Run)
-	s.moveEntries([]seenGrant{{k.hash, k.run, int64(l.Token), []byte(l.Grant)}})
+	s.engine.moveEntries([]seenGrant{{k.hash, k.run, int64(l.Token), []byte(l.Grant)}})
 }
 
 // SetRunQueueWait is for a handle that nobody uses yet.
-func (s *Store) SetRunQueueWait(d time.Duration) { s.runQueueWait = d }
+func (s *Store) SetRunQueueWait(d time.Duration) { s.engine.runQueueWait = d }
 
 // SetMaxMutations is for a handle that nobody uses, but for a write whose commit is kept.
-func (s *Store) SetMaxMutations(n int) { s.maxMutations = n }
+func (s *Store) SetMaxMutations(n int) { s.engine.maxMutations = n }
 
 // SetWindows changes how many bits the microseconds of a window of the feed have, and its last
 // rank. All handles of a database must have the same, and none may be in use yet.
-func (s *Store) SetWindows(bits int, maxRank int64) { s.windows = windows{bits, maxRank} }
+func (s *Store) SetWindows(bits int, maxRank int64) { s.engine.windows = windows{bits, maxRank} }
 
 // Slots is how many positions a microsecond has, Shards over how many parts of a table
 // what is ordered by time is spread.

@@ -8,6 +8,7 @@ import (
 	"cloud.google.com/go/spanner"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // selectFeed reads a page of the feed: the next rows of every shard of Feed, each shard in
@@ -62,17 +63,13 @@ func perShardOf(n, text, order string) string {
 		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purgingRuns + ") AS p ON p.Run = q.Run\nORDER BY " + order
 }
 
-// ReadFeed implements runstore.RunStore. An event is readable as soon as it is committed, unless
-// its window has used up its ranks (see position.go).
-func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
-	err = s.op(ctx, "read feed", "", q.Check(), func(ctx context.Context) error {
-		if q.Newest {
-			events, err = s.newest(ctx, q.Limit)
-		} else {
-			events, _, err = s.feedPage(ctx, q.After, q.Limit)
-		}
-		return err
-	})
+// ReadFeed implements adapter.Core. An event is readable as soon as it is committed, unless its
+// window has used up its ranks (see position.go).
+func (s *engine) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+	if q.Newest {
+		return s.newest(ctx, q.Limit)
+	}
+	events, _, err := s.feedPage(ctx, q.After, q.Limit)
 	return events, err
 }
 
@@ -81,7 +78,7 @@ const maxFeedRows = 10_000
 
 // feedPage reads a page of events behind a position. end reports that no row followed the page at
 // the time of the read.
-func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, end bool, err error) {
+func (s *engine) feedPage(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, end bool, err error) {
 	for from, most := after, int64(limit)+1; ; most *= 4 {
 		window, rank := split(from)
 		asked := rank + most
@@ -89,10 +86,10 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 		var last runstore.Position
 		var rows int64
 		var count ranks
-		var p page
+		var p adapter.Page
 		stands, full, shared, early := false, false, false, false
 		begin := func() {
-			events, last, rows, count, p = nil, 0, 0, ranks{windows: s.windows}, page{left: limit}
+			events, last, rows, count, p = nil, 0, 0, ranks{windows: s.windows}, adapter.NewPage(limit)
 			stands, full, shared, early = false, false, false, false
 		}
 		err := s.eachWindow(ctx, "feed", stmt, begin, func(row *spanner.Row, open int64) (bool, error) {
@@ -111,7 +108,7 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 				one := runstore.FeedEvent{Run: runstore.RunID(e.Run), Event: e.public()}
 				one.Position = at
 				events = append(events, one)
-				full = !p.more(len(e.Data)) || full
+				full = p.Add(len(e.Data)) || full
 			}
 			shared = count.atLastRank()
 			return !full || shared, nil
@@ -132,7 +129,7 @@ func (s *Store) feedPage(ctx context.Context, after runstore.Position, limit int
 
 // eachWindow is each for a page of the feed. It passes to use the first window that was still open
 // at the read timestamp: further events may be committed in it.
-func (s *Store) eachWindow(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row, open int64) (more bool, err error)) error {
+func (s *engine) eachWindow(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row, open int64) (more bool, err error)) error {
 	var tx *spanner.ReadOnlyTransaction
 	return s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, single *spanner.ReadOnlyTransaction) *spanner.RowIterator {
 		tx = single
@@ -153,7 +150,7 @@ var lookBack = []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600
 // newest reads the end of the feed. It finds the windows of the first and the last of the newest
 // events, then reads pages from the first window until behind the last. Events that are committed
 // meanwhile in later windows end the read, so it ends even under fast writers.
-func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEvent, err error) {
+func (s *engine) newest(ctx context.Context, limit int) (events []runstore.FeedEvent, err error) {
 	from, to := int64(-1), int64(-1)
 	enough := false
 	for _, seconds := range lookBack {
@@ -212,7 +209,7 @@ func (s *Store) newest(ctx context.Context, limit int) (events []runstore.FeedEv
 // storeBehind returns ErrStoreBehind for a reader whose position is beyond the last row of the
 // feed: that reader has seen events that this store does not have. It returns nil if such a row was
 // committed since the caller looked.
-func (s *Store) storeBehind(ctx context.Context, after runstore.Position) error {
+func (s *engine) storeBehind(ctx context.Context, after runstore.Position) error {
 	known := runstore.Position(0)
 	for _, seconds := range lookBack {
 		var last spanner.NullTime

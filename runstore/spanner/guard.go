@@ -147,7 +147,7 @@ type guardQuery struct {
 
 // guard reads the state of the runs in the transaction, with one statement. The result has the
 // order of runs.
-func (s *Store) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, runs []guardQuery) ([]*guarded, error) {
+func (s *engine) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, runs []guardQuery) ([]*guarded, error) {
 	params, shape := map[string]any{}, guardShape{runs: len(runs)}
 	for i, a := range runs {
 		shape.records = shape.records || len(a.keys) > 0

@@ -1,10 +1,8 @@
 package spanner
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"math"
 	"strings"
 	"time"
@@ -12,6 +10,7 @@ import (
 	"cloud.google.com/go/spanner"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // A scan is one statement. It reads the keys of the first entries of each shard in index
@@ -153,47 +152,36 @@ type entry struct {
 	Held         spanner.NullBool // the run's lease is live at the scan's upper bound
 }
 
-// ScanIndex implements runstore.RunStore.
-func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (entries []runstore.IndexEntry, err error) {
-	at, invalid := decodeCursor(q)
-	if e := q.Check(); e != nil {
-		invalid = e
-	}
-	err = s.op(ctx, "scan index", "", invalid, func(ctx context.Context) error {
-		entries, err = s.scan(ctx, spanner.StrongRead(), q, at)
-		return err
-	})
-	return entries, err
+// ScanIndex implements adapter.Core.
+func (s *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	return s.scan(ctx, spanner.StrongRead(), q)
 }
 
 // ScanIndexStale implements runstore.StaleReader. The nearest replica answers if its lag is within
 // the bound. Candidates carry no heads, so the scan fetches none.
-func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound time.Duration) (candidates []runstore.Candidate, err error) {
-	at, invalid := decodeCursor(q)
-	for _, e := range []error{checkBound(bound), q.Check()} {
-		if e != nil {
-			invalid = e
-		}
-	}
-	err = s.op(ctx, "scan index", "", invalid, func(ctx context.Context) error {
+func (s *Store) ScanIndexStale(ctx context.Context, q runstore.IndexQuery, bound time.Duration) ([]runstore.Candidate, error) {
+	invalid := cmp.Or(q.Check(), checkBound(bound))
+	return adapter.Do(ctx, s.Store, "scan index", "", invalid, func(ctx context.Context) ([]runstore.Candidate, error) {
 		q.Heads = false
-		entries, err := s.scan(ctx, staleness(bound), q, at)
-		candidates = runstore.ToCandidates(entries)
-		return err
+		entries, err := s.engine.scan(ctx, staleness(bound), q)
+		return runstore.ToCandidates(entries), err
 	})
-	return candidates, err
 }
 
-// scan returns a page of entries behind a cursor. It omits entries of runs that are being purged
-// and, in the index of runnable runs, entries of renewed leases, which it passes to the mover. A
-// page of nothing else is not the end: scan continues with larger pages.
-func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runstore.IndexQuery, at cursor) (entries []runstore.IndexEntry, err error) {
+// scan returns a page of entries behind the query's cursor. It omits entries of runs that are being
+// purged and, in the index of runnable runs, entries of renewed leases, which it passes to the
+// mover. A page of nothing else is not the end: scan continues with larger pages.
+func (s *engine) scan(ctx context.Context, bound spanner.TimestampBound, q runstore.IndexQuery) (entries []runstore.IndexEntry, err error) {
+	at, err := decodeCursor(q)
+	if err != nil {
+		return nil, err
+	}
 	at = at.from(q)
 	for limit := q.Limit; ; limit = min(4*limit, runstore.MaxPage) {
 		rows, last := 0, entry{}
-		var p page
+		var p adapter.Page
 		var stale []seenGrant
-		begin := func() { entries, rows, p, stale = nil, 0, page{left: q.Limit}, nil }
+		begin := func() { entries, rows, p, stale = nil, 0, adapter.NewPage(q.Limit), nil }
 		err := s.eachAt(ctx, bound, "scan", scanOf(q, at, limit), begin, func(row *spanner.Row) (bool, error) {
 			last = entry{}
 			if err := row.ToStructLenient(&last); err != nil {
@@ -209,7 +197,7 @@ func (s *Store) scan(ctx context.Context, bound spanner.TimestampBound, q runsto
 			}
 			one, err := last.public()
 			entries = append(entries, one)
-			return p.more(len(one.Record.Value) + len(one.Head.Summary.Value)), err
+			return !p.Add(len(one.Record.Value) + len(one.Head.Summary.Value)), err
 		})
 		if err == nil {
 			s.enqueueMove(stale)
@@ -254,7 +242,7 @@ func lowest(q runstore.IndexQuery) int64 {
 
 // public returns the entry as callers see it.
 func (e *entry) public() (one runstore.IndexEntry, err error) {
-	one = runstore.IndexEntry{Run: runstore.RunID(e.Run), At: e.O1.UTC(), Cursor: e.cursor().encode()}
+	one = runstore.IndexEntry{Run: runstore.RunID(e.Run), At: e.O1.UTC(), Cursor: adapter.EncodeCursor(e.cursor())}
 	if len(e.Head) > 0 {
 		f := runRow{e.Head, e.Summary, e.SummaryValue}
 		if one.Head, err = f.run(); err != nil {
@@ -290,11 +278,6 @@ func (c cursor) from(q runstore.IndexQuery) cursor {
 	return c
 }
 
-func (c cursor) encode() runstore.Cursor {
-	text, _ := json.Marshal(c) // numbers and bytes: it cannot fail
-	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
-}
-
 // decodeCursor returns the cursor of the query's After. If that is empty, the cursor is before all
 // entries, or behind all for a scan of the newest.
 func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
@@ -310,16 +293,13 @@ func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
 	if q.After == "" {
 		return at, nil
 	}
-	text, err := base64.RawURLEncoding.DecodeString(string(q.After))
-	if err == nil {
-		at = cursor{}
-		strict := json.NewDecoder(bytes.NewReader(text))
-		strict.DisallowUnknownFields()
-		err = strict.Decode(&at)
+	at = cursor{}
+	if err := adapter.DecodeCursor(q.After, &at); err != nil {
+		return at, err
 	}
-	if last := runstore.EndOfTime.UnixMicro(); err != nil || at.O1 < 0 || at.O1 > last || at.O2 < 0 || at.O2 > last || len(at.Run) == 0 {
-		return at, badOption("after", "is not a cursor of this store")
+	if last := runstore.EndOfTime.UnixMicro(); at.O1 < 0 || at.O1 > last || at.O2 < 0 || at.O2 > last || len(at.Run) == 0 {
+		return at, adapter.Invalid("after", "is not a cursor of this store")
 	}
-	at.Run, at.Key = append([]byte{}, at.Run...), append([]byte{}, at.Key...)
+	at.Key = stored(at.Key)
 	return at, nil
 }

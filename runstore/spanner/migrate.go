@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
@@ -69,7 +70,7 @@ func statements(text string) (all []string) {
 // ensure creates the database if it is missing, waits until it is ready, and reads its creation
 // time. If the account may not read the database's description, ensure assumes that it exists. Only
 // ctx bounds a creation.
-func (s *Store) ensure(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
+func (s *engine) ensure(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
 	for {
 		var found *databasepb.Database
 		err := s.retry(ctx, func(ctx context.Context) (err error) {
@@ -123,7 +124,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // create creates the database, and on an emulator its instance too.
-func (s *Store) create(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
+func (s *engine) create(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
 	request := &databasepb.CreateDatabaseRequest{Parent: s.opts.instance(), CreateStatement: "CREATE DATABASE `" + s.opts.Database + "`"}
 	made, err := admin.CreateDatabase(ctx, request)
 	if err != nil && s.local != "" && status.Code(err) == codes.NotFound {
@@ -145,7 +146,7 @@ func (s *Store) create(ctx context.Context, admin *database.DatabaseAdminClient,
 }
 
 // createInstance creates the instance on an emulator.
-func (s *Store) createInstance(ctx context.Context, options []option.ClientOption) error {
+func (s *engine) createInstance(ctx context.Context, options []option.ClientOption) error {
 	instances, err := instance.NewInstanceAdminClient(ctx, options...)
 	if err != nil {
 		return err
@@ -168,7 +169,7 @@ func (s *Store) createInstance(ctx context.Context, options []option.ClientOptio
 // migrate brings the schema to the version of this program: one batch of DDL statements, then one
 // transaction that records the versions. Every statement can be repeated, so several replicas may
 // migrate at once, and one may be killed at any point.
-func (s *Store) migrate(ctx context.Context, admin *database.DatabaseAdminClient) error {
+func (s *engine) migrate(ctx context.Context, admin *database.DatabaseAdminClient) error {
 	version, err := s.version(ctx)
 	if err != nil {
 		return err
@@ -216,7 +217,7 @@ const emptyFeed = `UPDATE Feed SET Time = NULL, Token = NULL, Kind = NULL, Owner
 
 // pending returns the statements without ADD ROW DELETION POLICY if that was executed before: it is
 // the only statement that cannot be repeated.
-func (s *Store) pending(ctx context.Context, all []string) ([]string, error) {
+func (s *engine) pending(ctx context.Context, all []string) ([]string, error) {
 	policies := int64(0)
 	err := s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: selectPolicies}, s.query("policies")).Do(func(row *spanner.Row) error {
 		return row.Columns(&policies)
@@ -228,7 +229,7 @@ func (s *Store) pending(ctx context.Context, all []string) ([]string, error) {
 // same transaction writes the epoch to GrantEpochs, which replaced another table. No program can
 // raise the epoch in between: programs of versions 2 and 3 write a table that is gone, and a
 // program of this version first finishes opening the store.
-func (s *Store) migrated(ctx context.Context, version int) error {
+func (s *engine) migrated(ctx context.Context, version int) error {
 	_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 		var list []*spanner.Mutation
 		for v := version; v < len(migrations); v++ {
@@ -249,7 +250,7 @@ func (s *Store) migrated(ctx context.Context, version int) error {
 // schemaError returns ErrUnsupported if the database was migrated by a newer program while this
 // handle was open, and err itself if that did not cause err. The statements of such a handle name a
 // table that is gone, so none of its writes is applied.
-func (s *Store) schemaError(ctx context.Context, err error) error {
+func (s *engine) schemaError(ctx context.Context, err error) error {
 	if code := spanner.ErrCode(err); s.client == nil || code != codes.InvalidArgument && code != codes.NotFound {
 		return err
 	}
@@ -271,7 +272,7 @@ const (
 
 // version returns the schema's version, 0 for an empty database. It refuses a database that holds
 // other tables.
-func (s *Store) version(ctx context.Context) (int, error) {
+func (s *engine) version(ctx context.Context) (int, error) {
 	var version int64
 	err := s.client.Single().ReadWithOptions(ctx, "TapestoreSchema", spanner.AllKeys(), []string{"Version"}, s.read("version", 0)).Do(func(row *spanner.Row) error {
 		return row.Columns(&version) // rows are in key order: the last is the highest
@@ -289,5 +290,5 @@ func (s *Store) version(ctx context.Context) (int, error) {
 	if err != nil || len(tables) == 0 || slices.Contains(tables, "TapestoreSchema") {
 		return 0, err
 	}
-	return 0, badOption("database", "%s holds tables that are not a store's (%s); give the store a database of its own", s.opts.database(), tables[0])
+	return 0, adapter.Invalid("database", "%s holds tables that are not a store's (%s); give the store a database of its own", s.opts.database(), tables[0])
 }

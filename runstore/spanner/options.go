@@ -2,7 +2,6 @@ package spanner
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"regexp"
 	"time"
@@ -10,7 +9,7 @@ import (
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc"
 
-	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // Options names the database that holds the store and configures access to it.
@@ -71,17 +70,17 @@ func (o *Options) withDefaults() (Options, error) {
 		{"project", opts.Project, projectName}, {"instance", opts.Instance, instanceName}, {"database", opts.Database, databaseName},
 	} {
 		if !n.pattern.MatchString(n.value) {
-			problems = append(problems, badOption(n.field, "%q is none that Spanner takes; write spanner://project/instance/database", n.value))
+			problems = append(problems, adapter.Invalid(n.field, "%q is none that Spanner takes; write spanner://project/instance/database", n.value))
 		}
 	}
 	if opts.Emulator != "" && opts.Omni != "" {
-		problems = append(problems, badOption("emulator", "goes with no omni"))
+		problems = append(problems, adapter.Invalid("emulator", "goes with no omni"))
 	}
 	if n := opts.FeedShards; n != 0 && (n < shards || n > maxFeedShards || n&(n-1) != 0) {
-		problems = append(problems, badOption("feed_shards", "%d is no power of two from %d to %d", n, shards, maxFeedShards))
+		problems = append(problems, adapter.Invalid("feed_shards", "%d is no power of two from %d to %d", n, shards, maxFeedShards))
 	}
 	if opts.RetryTimeout < time.Millisecond || opts.RetryTimeout > time.Hour {
-		problems = append(problems, badOption("retry_timeout", "%v is out of range, the limits are 1ms and 1h", opts.RetryTimeout))
+		problems = append(problems, adapter.Invalid("retry_timeout", "%v is out of range, the limits are 1ms and 1h", opts.RetryTimeout))
 	}
 	return opts, errors.Join(problems...)
 }
@@ -90,8 +89,4 @@ func (o *Options) withDefaults() (Options, error) {
 func (o *Options) database() string { return o.instance() + "/databases/" + o.Database }
 func (o *Options) instance() string {
 	return "projects/" + o.Project + "/instances/" + o.Instance
-}
-
-func badOption(field, format string, args ...any) error {
-	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }

@@ -46,20 +46,20 @@ const purgingRuns = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE 
 
 // purgeBatch is how many events, and how many records, one transaction of a purge deletes. 1000 of
 // each are at most 12,000 mutations (nine for a record with its index entries, one for an event,
-// and the results in the last transaction); Spanner's limit is 80,000. Tests set [Store.purgeBatch]
+// and the results in the last transaction); Spanner's limit is 80,000. Tests set [engine.purgeBatch]
 // lower.
 const purgeBatch = 1000
 
 // deletePurgedNow deletes a purged run's rows. It only logs an error, because the purge itself is
 // committed already.
-func (s *Store) deletePurgedNow(ctx context.Context, id runstore.RunID) {
+func (s *engine) deletePurgedNow(ctx context.Context, id runstore.RunID) {
 	if err := s.deletePurged(ctx, id); err != nil {
 		s.opts.Logger.Warn("spanner: the rows of a purged run are still there, and are deleted when the store is opened next", "run", id, "error", err)
 	}
 }
 
 // deletePurged deletes a purged run's rows, if any are left.
-func (s *Store) deletePurged(ctx context.Context, id runstore.RunID) error {
+func (s *engine) deletePurged(ctx context.Context, id runstore.RunID) error {
 	c := purgeProgress{s: s, key: keyOf(id)}
 	for more := true; more; {
 		var next purgeProgress
@@ -82,7 +82,7 @@ func (s *Store) deletePurged(ctx context.Context, id runstore.RunID) error {
 // purgeProgress is the state of the deletion of a purged run's rows, carried from transaction to
 // transaction.
 type purgeProgress struct {
-	s    *Store
+	s    *engine
 	key  runKey
 	mark []byte // identifies the purge: a run that was created anew and purged again has another mark
 	last []byte // key of the last record that was deleted
@@ -172,7 +172,7 @@ func feedKey(committed any, slot, n int64) []column {
 }
 
 // finishPurges finishes purges that other handles left unfinished.
-func (s *Store) finishPurges(ctx context.Context) error {
+func (s *engine) finishPurges(ctx context.Context) error {
 	for {
 		n, err := s.finishPage(ctx)
 		if err != nil || n < finishBatch {
@@ -185,7 +185,7 @@ func (s *Store) finishPurges(ctx context.Context) error {
 const finishBatch = 1000
 
 // finishPage deletes the rows of up to finishBatch purged runs and returns how many there were.
-func (s *Store) finishPage(ctx context.Context) (int, error) {
+func (s *engine) finishPage(ctx context.Context) (int, error) {
 	var runs [][]byte
 	err := s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
 		options := s.read("unfinished", finishBatch)
@@ -206,7 +206,7 @@ func (s *Store) finishPage(ctx context.Context) (int, error) {
 }
 
 // oneRow passes the statement's only row to read, if there is one.
-func (s *Store) oneRow(rows *spanner.RowIterator, read func(row *spanner.Row) error) error {
+func (s *engine) oneRow(rows *spanner.RowIterator, read func(row *spanner.Row) error) error {
 	defer rows.Stop()
 	row, err := rows.Next()
 	if errors.Is(err, iterator.Done) {

@@ -1,6 +1,7 @@
 package spanner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // Reads are single-use read-only transactions: they take no locks and wait for no writer. Strong
@@ -31,19 +33,19 @@ const (
 
 // each passes the rows of a strong read to use until that returns false or an error. begin is
 // called before the first row, and again whenever the read is repeated.
-func (s *Store) each(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
+func (s *engine) each(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
 	return s.eachAt(ctx, spanner.StrongRead(), tag, stmt, begin, use)
 }
 
 // eachAt is each with a timestamp bound.
-func (s *Store) eachAt(ctx context.Context, at spanner.TimestampBound, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
+func (s *engine) eachAt(ctx context.Context, at spanner.TimestampBound, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
 	return s.rows(ctx, at, func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
 		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
 	}, begin, use)
 }
 
 // rows is the common part of all reads: it passes the rows that read returns to use, as each does.
-func (s *Store) rows(ctx context.Context, at spanner.TimestampBound, read func(context.Context, *spanner.ReadOnlyTransaction) *spanner.RowIterator,
+func (s *engine) rows(ctx context.Context, at spanner.TimestampBound, read func(context.Context, *spanner.ReadOnlyTransaction) *spanner.RowIterator,
 	begin func(), use func(row *spanner.Row) (more bool, err error)) error {
 	return s.retry(ctx, func(ctx context.Context) error {
 		begin()
@@ -64,31 +66,10 @@ func (s *Store) rows(ctx context.Context, at spanner.TimestampBound, read func(c
 	})
 }
 
-// page counts the entries and bytes of a page, which ends at a limit or at MaxPageBytes.
-type page struct{ left, bytes int }
-
-// more counts one entry of the given size and reports whether there is room for another.
-func (p *page) more(size int) bool {
-	p.left--
-	p.bytes += size
-	return p.left > 0 && p.bytes <= runstore.MaxPageBytes
-}
-
-// Now implements runstore.RunStore.
-func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
-	err = s.op(ctx, "now", "", nil, func(ctx context.Context) error {
-		return s.each(ctx, "now", spanner.Statement{SQL: selectNow}, func() {}, func(row *spanner.Row) (bool, error) { return true, row.Columns(&now) })
-	})
-	return now.UTC().Truncate(runstore.TimePrecision), err
-}
-
-// GetRun implements runstore.RunStore.
-func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run, err error) {
-	err = s.op(ctx, "get run", id, runstore.CheckRunID(id), func(ctx context.Context) error {
-		run, err = s.getRun(ctx, id)
-		return err
-	})
-	return run, err
+// Now implements adapter.Core.
+func (s *engine) Now(ctx context.Context) (now time.Time, err error) {
+	err = s.each(ctx, "now", spanner.Statement{SQL: selectNow}, func() {}, func(row *spanner.Row) (bool, error) { return true, row.Columns(&now) })
+	return now, err
 }
 
 // runRow is a run as selectRun and scans return it.
@@ -111,7 +92,8 @@ func (f *runRow) run() (runstore.Run, error) {
 	return run, nil
 }
 
-func (s *Store) getRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+// GetRun implements adapter.Core.
+func (s *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
 	var f runRow
 	err := s.each(ctx, "run", s.statement(selectRun, id, nil), func() { f = runRow{} }, func(row *spanner.Row) (bool, error) {
 		return true, row.ToStructLenient(&f)
@@ -123,7 +105,7 @@ func (s *Store) getRun(ctx context.Context, id runstore.RunID) (runstore.Run, er
 }
 
 // statement returns a statement whose parameters include the run's key.
-func (s *Store) statement(sql string, id runstore.RunID, params map[string]any) spanner.Statement {
+func (s *engine) statement(sql string, id runstore.RunID, params map[string]any) spanner.Statement {
 	k := keyOf(id)
 	all := map[string]any{"hash": k.hash, "run": k.run}
 	for name, value := range params {
@@ -153,27 +135,18 @@ func (e *event) public() runstore.Event {
 	}
 }
 
-// ReadJournal implements runstore.RunStore.
-func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
-	err = s.op(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func(ctx context.Context) error {
-		events, err = s.readJournal(ctx, spanner.StrongRead(), id, from, limit)
-		return err
-	})
-	return events, err
+// ReadJournal implements adapter.Core.
+func (s *engine) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+	return s.readJournal(ctx, spanner.StrongRead(), id, from, limit)
 }
 
 // ReadJournalStale implements runstore.StaleReader. The nearest replica answers if its lag is
 // within the bound.
-func (s *Store) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) (events []runstore.Event, err error) {
-	invalid := runstore.CheckRead(id, from, limit)
-	if invalid == nil {
-		invalid = checkBound(bound)
-	}
-	err = s.op(ctx, "read journal", id, invalid, func(ctx context.Context) error {
-		events, err = s.readJournal(ctx, staleness(bound), id, from, limit)
-		return err
+func (s *Store) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) ([]runstore.Event, error) {
+	invalid := cmp.Or(runstore.CheckRead(id, from, limit), checkBound(bound))
+	return adapter.Do(ctx, s.Store, "read journal", id, invalid, func(ctx context.Context) ([]runstore.Event, error) {
+		return s.engine.readJournal(ctx, staleness(bound), id, from, limit)
 	})
-	return events, err
 }
 
 // maxStaleness (1 h) is how long Spanner keeps overwritten data, unless the database is configured
@@ -182,7 +155,7 @@ const maxStaleness = time.Hour
 
 func checkBound(bound time.Duration) error {
 	if bound < 0 || bound >= maxStaleness {
-		return badOption("bound", "%v is out of range, the limits are 0 and less than %v", bound, maxStaleness)
+		return adapter.Invalid("bound", "%v is out of range, the limits are 0 and less than %v", bound, maxStaleness)
 	}
 	return nil
 }
@@ -194,8 +167,8 @@ func staleness(bound time.Duration) spanner.TimestampBound {
 	return spanner.MaxStaleness(bound)
 }
 
-func (s *Store) readJournal(ctx context.Context, at spanner.TimestampBound, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
-	k, exists, p := keyOf(id), false, page{}
+func (s *engine) readJournal(ctx context.Context, at spanner.TimestampBound, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	k, exists, p := keyOf(id), false, adapter.Page{}
 	// The journal is dense, so the keys of the page are known in advance.
 	first, end := max(int64(from), 1), int64(math.MaxInt64)
 	if first < end-int64(limit) {
@@ -206,7 +179,7 @@ func (s *Store) readJournal(ctx context.Context, at spanner.TimestampBound, id r
 		spanner.KeyRange{Start: spanner.Key{k.hash, k.run, first}, End: spanner.Key{k.hash, k.run, end}, Kind: spanner.ClosedOpen})
 	err = s.rows(ctx, at, func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
 		return tx.ReadWithOptions(ctx, "Events", rows, eventColumns, s.read("journal", limit+1))
-	}, func() { events, exists, p = nil, false, page{left: limit} }, func(row *spanner.Row) (bool, error) {
+	}, func() { events, exists, p = nil, false, adapter.NewPage(limit) }, func(row *spanner.Row) (bool, error) {
 		var e event
 		if err := row.ToStructLenient(&e); err != nil {
 			return false, err
@@ -216,7 +189,7 @@ func (s *Store) readJournal(ctx context.Context, at spanner.TimestampBound, id r
 			return exists, nil
 		}
 		events = append(events, e.public())
-		return p.more(len(e.Data)), nil
+		return !p.Add(len(e.Data)), nil
 	})
 	if err == nil && !exists {
 		err = runstore.ErrNotFound
@@ -230,61 +203,52 @@ var (
 )
 
 // read returns the options of a read by key.
-func (s *Store) read(tag string, limit int) *spanner.ReadOptions {
+func (s *engine) read(tag string, limit int) *spanner.ReadOptions {
 	return &spanner.ReadOptions{Limit: limit, Priority: s.opts.Priority, RequestTag: "tapestore-" + tag}
 }
 
-// ReadRecords implements runstore.RunStore.
-func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
-	err = s.op(ctx, "read records", id, q.Check(id), func(ctx context.Context) error {
-		k, exists, p := keyOf(id), false, page{}
-		limit := q.Limit
-		sets := []spanner.KeySet{spanner.Key{k.hash, k.run, []byte{}}}
-		for _, key := range q.Keys {
-			sets = append(sets, spanner.Key{k.hash, k.run, stored(key)})
+// ReadRecords implements adapter.Core.
+func (s *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
+	k, exists, p := keyOf(id), false, adapter.Page{}
+	limit := q.Limit
+	sets := []spanner.KeySet{spanner.Key{k.hash, k.run, []byte{}}}
+	for _, key := range q.Keys {
+		sets = append(sets, spanner.Key{k.hash, k.run, stored(key)})
+	}
+	if len(q.Keys) == 0 {
+		limit++
+		sets = append(sets, withPrefix(k, q.Prefix, q.After))
+	}
+	err = s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+		return tx.ReadWithOptions(ctx, "Records", spanner.KeySets(sets...), valueColumns, s.read("records", limit))
+	}, func() { records, exists, p = nil, false, adapter.NewPage(q.Limit) }, func(row *spanner.Row) (bool, error) {
+		var r record
+		if err := row.ToStructLenient(&r); err != nil {
+			return false, err
 		}
-		if len(q.Keys) == 0 {
-			limit++
-			sets = append(sets, withPrefix(k, q.Prefix, q.After))
+		if !exists { // the marker row comes first
+			exists = len(r.Key) == 0
+			return exists, nil
 		}
-		err := s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-			return tx.ReadWithOptions(ctx, "Records", spanner.KeySets(sets...), valueColumns, s.read("records", limit))
-		}, func() { records, exists, p = nil, false, page{left: q.Limit} }, func(row *spanner.Row) (bool, error) {
-			var r record
-			if err := row.ToStructLenient(&r); err != nil {
-				return false, err
-			}
-			if !exists { // the marker row comes first
-				exists = len(r.Key) == 0
-				return exists, nil
-			}
-			records = append(records, r.public())
-			return p.more(len(r.Value)) || len(q.Keys) > 0, nil
-		})
-		if err == nil && !exists {
-			err = runstore.ErrNotFound
-		}
-		return err
+		records = append(records, r.public())
+		return !p.Add(len(r.Value)) || len(q.Keys) > 0, nil
 	})
+	if err == nil && !exists {
+		err = runstore.ErrNotFound
+	}
 	return records, err
 }
 
 // withPrefix returns the keys of records that begin with prefix and are greater than after.
 func withPrefix(k runKey, prefix, after runstore.RecordKey) spanner.KeySet {
-	set := spanner.KeyRange{
-		Start: spanner.Key{k.hash, k.run, stored(max(prefix, after))}, End: spanner.Key{k.hash, k.run}, Kind: spanner.ClosedClosed,
-	}
+	set := spanner.KeyRange{Start: spanner.Key{k.hash, k.run, stored(max(prefix, after))}, End: spanner.Key{k.hash, k.run}, Kind: spanner.ClosedClosed}
 	if after >= prefix {
 		set.Kind = spanner.OpenClosed // also excludes the marker row, whose key is empty
 	}
-	for end := stored(prefix); len(end) > 0; end = end[:len(end)-1] {
-		if last := len(end) - 1; end[last] < 0xff { // the smallest key greater than all keys with the prefix
-			end[last]++
-			set.End = spanner.Key{k.hash, k.run, end}
-			if set.Kind = spanner.ClosedOpen; after >= prefix {
-				set.Kind = spanner.OpenOpen
-			}
-			break
+	if end := adapter.PrefixEnd(prefix); end != nil {
+		set.End = append(set.End, end)
+		if set.Kind = spanner.ClosedOpen; after >= prefix {
+			set.Kind = spanner.OpenOpen
 		}
 	}
 	return set

@@ -39,7 +39,7 @@ const (
 )
 
 // enqueueMove passes stale entries to the mover, or drops them if its queue is full.
-func (s *Store) enqueueMove(stale []seenGrant) {
+func (s *engine) enqueueMove(stale []seenGrant) {
 	if len(stale) == 0 {
 		return
 	}
@@ -50,7 +50,7 @@ func (s *Store) enqueueMove(stale []seenGrant) {
 }
 
 // runMover is the goroutine that moves stale entries until the handle is closed.
-func (s *Store) runMover() {
+func (s *engine) runMover() {
 	for {
 		select {
 		case <-s.stopped.Done():
@@ -67,7 +67,7 @@ func (s *Store) runMover() {
 
 // moveEntries sets HeldUntil of runs to the present expiry, where the grant that the scan saw is
 // still current. It drops errors: an entry that stays where it is only makes a scan read it again.
-func (s *Store) moveEntries(stale []seenGrant) {
+func (s *engine) moveEntries(stale []seenGrant) {
 	ctx, cancel := context.WithTimeout(s.stopped, s.attemptTimeout)
 	defer cancel()
 	seen := map[string]seenGrant{}

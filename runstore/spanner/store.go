@@ -17,20 +17,38 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/serving"
 )
 
 // Store is an open handle on a store in Spanner. It implements runstore.RunStore and the
-// capabilities MultiCommitter, EpochManager, RunNotifier, StaleReader and Describer.
+// capabilities MultiCommitter, EpochManager, RunNotifier, StaleReader and Describer. RunWakeups
+// reports only writes of this process.
 type Store struct {
-	opts    Options
-	waiters wakeup.Hub
-	here    localclock.Clock // this process's clock: it measures time and judges no lease
-	local   string           // address of an emulator or of Spanner Omni; empty for the service
-	client  *spanner.Client
+	*adapter.Store
+	adapter.MultiCommitter
+	adapter.EpochManager
+	adapter.RunNotifier
+	engine *engine
+}
+
+var _ interface {
+	runstore.RunStore
+	runstore.MultiCommitter
+	runstore.EpochManager
+	runstore.RunNotifier
+	runstore.StaleReader
+	runstore.Describer
+} = (*Store)(nil)
+
+// engine implements adapter.Core.
+type engine struct {
+	opts   Options
+	here   localclock.Clock // this process's clock: it measures time and judges no lease
+	local  string           // address of an emulator or of Spanner Omni; empty for the service
+	client *spanner.Client
 
 	created string // when the database was created, RFC 3339; empty if that could not be read
 
@@ -53,52 +71,45 @@ type Store struct {
 	background sync.WaitGroup
 	stopped    context.Context // ends background work
 	stop       context.CancelFunc
-
-	closeMu   sync.Mutex // guards the following
-	closed    bool
-	inFlight  int           // operations in flight
-	idle      chan struct{} // closed when Close was called and no operation is in flight
-	closeOnce sync.Once
 }
-
-var _ interface {
-	runstore.RunStore
-	runstore.MultiCommitter
-	runstore.EpochManager
-	runstore.RunNotifier
-	runstore.StaleReader
-	runstore.Describer
-} = (*Store)(nil)
 
 // Open opens the store. It creates the database and its schema if they are missing.
 func Open(ctx context.Context, o *Options) (*Store, error) {
-	s, err := open(ctx, o)
+	e, err := open(ctx, o)
 	if err != nil {
 		return nil, outcome.Wrap("open spanner store", "", err)
 	}
+	waiters := wakeup.Of(fmt.Sprint("spanner:", e.opts.Emulator, e.opts.Omni, "/", e.opts.database()))
+	s := &Store{Store: adapter.New(e, adapter.Options{Waiters: waiters}), engine: e}
+	s.MultiCommitter = adapter.NewMultiCommitter(s.Store, e)
+	s.EpochManager = adapter.NewEpochManager(s.Store, e)
+	s.RunNotifier = adapter.NewRunNotifier(s.Store, nil)
 	return s, nil
 }
 
-func open(ctx context.Context, o *Options) (*Store, error) {
+func open(ctx context.Context, o *Options) (*engine, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("spanner:", opts.Emulator, opts.Omni, "/", opts.Project, "/", opts.Instance, "/", opts.Database)), here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, runQueueWait: runQueueWait, ring: resultRing, purgeBatch: purgeBatch, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, stale: make(chan []seenGrant, moveQueueCap), feedShards: shards, idle: make(chan struct{})}
+	s := &engine{
+		opts: opts, here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, runQueueWait: runQueueWait, ring: resultRing,
+		purgeBatch: purgeBatch, windows: windows{windowBits, maxRank}, maxMutations: maxMutations,
+		stale: make(chan []seenGrant, moveQueueCap), feedShards: shards,
+	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
 		s.stop()
 		return nil, unclassified(ctx, err)
 	}
-	if err := s.checkIncarnation(ctx); err != nil {
-		_ = s.Close()
-		return nil, unclassified(ctx, err)
+	err = s.checkIncarnation(ctx)
+	if err == nil && s.feedShards < opts.FeedShards {
+		err = s.growFeed(ctx)
 	}
-	if s.feedShards < opts.FeedShards {
-		if err := s.growFeed(ctx); err != nil {
-			_ = s.Close()
-			return nil, unclassified(ctx, err)
-		}
+	if err != nil {
+		s.stop()
+		s.client.Close()
+		return nil, unclassified(ctx, err)
 	}
 	s.moving.Go(s.runMover)
 	s.background.Go(func() {
@@ -119,7 +130,7 @@ func unclassified(ctx context.Context, err error) error {
 }
 
 // connect creates the database if need be, connects the client, and migrates the schema.
-func (s *Store) connect(ctx context.Context) (err error) {
+func (s *engine) connect(ctx context.Context) (err error) {
 	config := spanner.ClientConfig{DatabaseRole: s.opts.Role, UserAgent: "tapestore"}
 	s.local = s.opts.Emulator + s.opts.Omni
 	if s.local == "" {
@@ -153,7 +164,7 @@ func (s *Store) connect(ctx context.Context) (err error) {
 }
 
 // clientOptions returns the connection options. Connections to an emulator are not encrypted.
-func (s *Store) clientOptions() []option.ClientOption {
+func (s *engine) clientOptions() []option.ClientOption {
 	var all []option.ClientOption
 	if s.local != "" {
 		quick := backoff.DefaultConfig
@@ -173,7 +184,7 @@ func (s *Store) clientOptions() []option.ClientOption {
 // locks are set explicitly and not left to defaults of the client or the database: under REPEATABLE
 // READ, reading the lease and writing the journal would allow write skew
 // (https://cloud.google.com/spanner/docs/isolation-levels).
-func (s *Store) transaction(tag string) spanner.TransactionOptions {
+func (s *engine) transaction(tag string) spanner.TransactionOptions {
 	return spanner.TransactionOptions{
 		TransactionTag: "tapestore-" + tag,
 		CommitPriority: s.opts.Priority,
@@ -183,77 +194,25 @@ func (s *Store) transaction(tag string) spanner.TransactionOptions {
 }
 
 // query returns the options of a statement.
-func (s *Store) query(tag string) spanner.QueryOptions {
+func (s *engine) query(tag string) spanner.QueryOptions {
 	return spanner.QueryOptions{Priority: s.opts.Priority, RequestTag: "tapestore-" + tag}
 }
 
-// Close implements runstore.RunStore. It waits for operations in flight; one that Spanner does not
+// Close implements adapter.Core. It waits for operations in flight; one that Spanner does not
 // answer ends at its retry timeout.
-func (s *Store) Close() error {
-	s.closeOnce.Do(func() {
-		s.closeMu.Lock()
-		s.closed = true
-		if s.inFlight == 0 {
-			close(s.idle)
-		}
-		s.closeMu.Unlock()
-		s.stop()
-		s.moving.Wait()
-		s.background.Wait()
-		<-s.idle
-		s.client.Close()
-	})
+func (s *engine) Close(idle <-chan struct{}) error {
+	s.stop()
+	s.moving.Wait()
+	s.background.Wait()
+	<-idle
+	s.client.Close()
 	return nil
-}
-
-// op runs f as a public operation. Invalid input is refused first; nothing is sent on a closed
-// handle or after ctx has ended.
-func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func(ctx context.Context) error) error {
-	if invalid != nil {
-		return outcome.Wrap(op, id, invalid)
-	}
-	if !s.enter() {
-		return outcome.Wrap(op, id, runstore.ErrClosed)
-	}
-	defer s.leave()
-	if err := ctx.Err(); err != nil {
-		return outcome.Wrap(op, id, outcome.Unavailable(err))
-	}
-	return outcome.Wrap(op, id, f(serving.With(ctx, op)))
-}
-
-// RunWakeups implements runstore.RunNotifier. It reports only writes of this process.
-func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (ch <-chan struct{}, err error) {
-	err = s.op(ctx, "run wakeups", id, runstore.CheckRunID(id), func(context.Context) error {
-		ch = s.waiters.Add(ctx, id, on)
-		return nil
-	})
-	return ch, err
-}
-
-// enter registers an operation and reports false if the handle is closed.
-func (s *Store) enter() bool {
-	s.closeMu.Lock()
-	defer s.closeMu.Unlock()
-	if s.closed {
-		return false
-	}
-	s.inFlight++
-	return true
-}
-
-func (s *Store) leave() {
-	s.closeMu.Lock()
-	defer s.closeMu.Unlock()
-	if s.inFlight--; s.inFlight == 0 && s.closed {
-		close(s.idle)
-	}
 }
 
 // Describe implements runstore.Describer.
 func (s *Store) Describe(context.Context) (runstore.Description, error) {
 	d := runstore.Description{Engine: "spanner", Version: "v1 API, GoogleSQL", Tier: "service"}
-	if s.local != "" && s.opts.Omni == "" {
+	if s.engine.local != "" && s.engine.opts.Omni == "" {
 		d.Tier = "emulator"
 	}
 	return d, nil

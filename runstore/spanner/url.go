@@ -2,13 +2,11 @@ package spanner
 
 import (
 	"context"
-	"strconv"
-	"strings"
-	"time"
 
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 func init() {
@@ -36,41 +34,26 @@ var priorities = map[string]spannerpb.RequestOptions_Priority{
 // of [Options]: create=no, emulator=host:port, feed_shards=64, omni=host:port, priority,
 // retry_timeout, role.
 func ParseURL(u runstore.URL) (*Options, error) {
-	if err := u.RejectUnknownParams("create", "emulator", "feed_shards", "omni", "priority", "retry_timeout", "role"); err != nil {
+	o := &Options{}
+	err := adapter.ReadParams(u, map[string]func(string) error{
+		"create": adapter.YesNo("create", &o.NoCreate, "no"), "emulator": adapter.Text(&o.Emulator),
+		"feed_shards": adapter.Number("feed_shards", &o.FeedShards), "omni": adapter.Text(&o.Omni),
+		"priority": o.setPriority, "retry_timeout": adapter.Duration("retry_timeout", &o.RetryTimeout), "role": adapter.Text(&o.Role),
+	})
+	if err == nil {
+		o.Project, o.Instance, o.Database, err = adapter.SplitAddress(u, "database")
+	}
+	if err != nil {
 		return nil, err
 	}
-	path, ok := strings.CutPrefix(u.Address, "//")
-	parts := strings.Split(path, "/")
-	if !ok || len(parts) != 3 {
-		return nil, badOption("store URL", "%s: write spanner://project/instance/database", u)
-	}
-	o := &Options{
-		Project: parts[0], Instance: parts[1], Database: parts[2],
-		Role: u.Params.Get("role"), Emulator: u.Params.Get("emulator"), Omni: u.Params.Get("omni"),
-	}
-	switch v := u.Params.Get("create"); v {
-	case "", "yes":
-	case "no":
-		o.NoCreate = true
-	default:
-		return nil, badOption("create", "%q is neither yes nor no", v)
-	}
-	if v := u.Params.Get("retry_timeout"); v != "" {
-		d, err := time.ParseDuration(v)
-		if err != nil || d == 0 {
-			return nil, badOption("retry_timeout", "%q is no duration such as 10s", v)
-		}
-		o.RetryTimeout = d
-	}
-	if v := u.Params.Get("feed_shards"); v != "" {
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil || n == 0 {
-			return nil, badOption("feed_shards", "%q is no number such as 64", v)
-		}
-		o.FeedShards = n
-	}
-	if o.Priority, ok = priorities[u.Params.Get("priority")]; !ok {
-		return nil, badOption("priority", "%q is neither low nor medium nor high", u.Params.Get("priority"))
-	}
 	return o, nil
+}
+
+func (o *Options) setPriority(value string) error {
+	priority, ok := priorities[value]
+	if !ok {
+		return adapter.Invalid("priority", "%q is neither low nor medium nor high", value)
+	}
+	o.Priority = priority
+	return nil
 }

@@ -72,7 +72,7 @@ var errResultEvicted = errors.New("spanner: the run had more writes since than i
 // attempt either finds the result of the first among the runs' results, or it writes the runs'
 // rows, also when it refuses. Both transactions have read these rows, so after that the first can
 // no longer be committed, wherever it still is.
-func (s *Store) transact(ctx context.Context, tag string, requests ...*request) error {
+func (s *engine) transact(ctx context.Context, tag string, requests ...*request) error {
 	tracker := &commitTracker{here: s.here}
 	ctx = tracker.watch(ctx)
 	for _, r := range requests {
@@ -112,7 +112,7 @@ func (s *Store) transact(ctx context.Context, tag string, requests ...*request) 
 }
 
 // enterRunQueues waits for the turn of the requests' runs in this handle's queues.
-func (s *Store) enterRunQueues(ctx context.Context, requests []*request) (leave func()) {
+func (s *engine) enterRunQueues(ctx context.Context, requests []*request) (leave func()) {
 	runs := make([]runstore.RunID, len(requests))
 	for i, r := range requests {
 		runs[i] = r.run
@@ -123,7 +123,7 @@ func (s *Store) enterRunQueues(ctx context.Context, requests []*request) (leave 
 // attempt is the body of the transaction. After an ambiguous commit it commits even a refusal, by
 // touching the runs' rows: otherwise the write that is refused now could still be applied by the
 // earlier transaction.
-func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, tracker *commitTracker) (refusal, err error) {
+func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, tracker *commitTracker) (refusal, err error) {
 	ambiguous := tracker.unknown()
 	tracker.leaseEnd.Store(nil)
 	asks := make([]guardQuery, len(requests))
@@ -192,7 +192,7 @@ func (s *Store) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, r
 
 // tooLarge refuses a write for its size. Like every refusal, it is committed after an ambiguous
 // commit.
-func (s *Store) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, ambiguous bool, refusal error) (_, err error) {
+func (s *engine) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, ambiguous bool, refusal error) (_, err error) {
 	if !ambiguous {
 		return nil, refusal
 	}
@@ -254,7 +254,7 @@ func (r *request) resultEvicted(g *guarded, ambiguous bool) bool {
 
 // touch rewrites the runs' rows unchanged, so that no transaction that has read them before can be
 // committed any more.
-func (s *Store) touch(tx *spanner.ReadWriteTransaction, all []*guarded) error {
+func (s *engine) touch(tx *spanner.ReadWriteTransaction, all []*guarded) error {
 	var list []*spanner.Mutation
 	for _, g := range all {
 		if len(g.Head) > 0 {
@@ -265,7 +265,7 @@ func (s *Store) touch(tx *spanner.ReadWriteTransaction, all []*guarded) error {
 }
 
 // readEpoch reads the epoch, for a refusal that depends on it.
-func (s *Store) readEpoch(ctx context.Context, tx *spanner.ReadWriteTransaction, g *guarded) error {
+func (s *engine) readEpoch(ctx context.Context, tx *spanner.ReadWriteTransaction, g *guarded) error {
 	row, err := tx.ReadRowWithOptions(ctx, "GrantEpochs", spanner.Key{g.key.shard}, []string{"Epoch"},
 		&spanner.ReadOptions{Priority: s.opts.Priority, RequestTag: "tapestore-epoch"})
 	if err != nil {
