@@ -14,7 +14,7 @@ import (
 // candidates reads a page of entries, true or not, in order: of those above low and
 // below high the first, or the last. It reads so many of each shard, or if each is 0 as many as
 // the page needs, of all shards by one request if that suffices.
-func (s *Store) candidates(ctx context.Context, q runstore.IndexQuery, low, high string, each int) (page []place, more bool, err error) {
+func (s *engine) candidates(ctx context.Context, q runstore.IndexQuery, low, high string, each int) (page []place, more bool, err error) {
 	limit := q.Limit + perShard
 	// All shards in one request, unless they hold too much: then what came first is not
 	// what is first in order.
@@ -52,7 +52,7 @@ func ranges(low, high string) (all bigtable.RowRangeList) {
 
 // eachShard reads the first entries of every shard. Behind the horizon a shard may have others,
 // unless it is empty.
-func (s *Store) eachShard(ctx context.Context, ranges bigtable.RowRangeList, limit int, newest bool) (page []place, horizon string, err error) {
+func (s *engine) eachShard(ctx context.Context, ranges bigtable.RowRangeList, limit int, newest bool) (page []place, horizon string, err error) {
 	pages, errs := make([][]place, len(ranges)), make([]error, len(ranges))
 	var wg sync.WaitGroup
 	for i, r := range ranges {
@@ -74,7 +74,7 @@ func (s *Store) eachShard(ctx context.Context, ranges bigtable.RowRangeList, lim
 	return slices.Concat(pages...), horizon, nil
 }
 
-func (s *Store) entries(ctx context.Context, rows bigtable.RowSet, limit int, newest bool) (page []place, err error) {
+func (s *engine) entries(ctx context.Context, rows bigtable.RowSet, limit int, newest bool) (page []place, err error) {
 	options := []bigtable.ReadOption{
 		bigtable.RowFilter(bigtable.ChainFilters(wholeFamily(familyOther), bigtable.LatestNFilter(1), bigtable.StripValueFilter())),
 	}

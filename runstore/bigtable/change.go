@@ -38,10 +38,10 @@ type needs struct {
 const certain = 2 * time.Second
 
 // surelyLive reports whether the lease is live, by what a handle knows of the clock.
-func (s *Store) surelyLive(r *run) bool { return s.surelyBefore(r.head.expiry(r.beat)) }
+func (s *engine) surelyLive(r *run) bool { return s.surelyBefore(r.head.expiry(r.beat)) }
 
 // surelyBefore reports whether a time is still to come, by what a handle knows of the clock.
-func (s *Store) surelyBefore(us int64) bool {
+func (s *engine) surelyBefore(us int64) bool {
 	now, age := s.clock.estimate()
 	return age < 2*refreshAfter && now.Add(certain).Before(runstore.FromMicros(us))
 }
@@ -55,7 +55,7 @@ type decide func(r *run, now time.Time) (*edit, error)
 // what has to be there first, and then swaps the head. When the head is no longer the
 // one that was decided on, it reads the run and decides anew. What a handle remembers
 // can be out of date, so nothing but a change that was made is told without a read.
-func (s *Store) write(ctx context.Context, id runstore.RunID, n needs, f decide) (*edit, error) {
+func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide) (*edit, error) {
 	r, err := s.runs.enter(ctx, id)
 	if err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (r *run) has(n needs) bool {
 // load reads what an operation needs. What the handle knows beside it stays, if the
 // head is still the same. Records that have left the row are read together with it (withCold): their
 // versions are those of the revision that was read, and the write compares that revision.
-func (s *Store) load(ctx context.Context, r *run, n needs) error {
+func (s *engine) load(ctx context.Context, r *run, n needs) error {
 	var filters []bigtable.Filter
 	// Who puts one record the handle does not know will put others.
 	all := n.all || len(n.keys) > 0 && r.known && r.head.RecordBytes < maxLoaded
@@ -368,7 +368,7 @@ func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.G
 // a retry policy, unseen: where the predicate did not match, either another write came
 // first or a copy of this one. The head tells which (edit.isMade), and no copy that is
 // still on its way can be applied any more. It reports doubt if it sent several copies.
-func (s *Store) swap(ctx context.Context, r *run, e *edit, t *outcome.Backoff, turn *turn) (swapped, doubt bool, err error) {
+func (s *engine) swap(ctx context.Context, r *run, e *edit, t *outcome.Backoff, turn *turn) (swapped, doubt bool, err error) {
 	e.stored, e.sent = e.head.revision(), s.clock.here.Read()
 	if len(r.stored) > revisionSize { // a read-modify-write stamps the cell, and newer cells hide this one
 		e.m.DeleteCellsInColumn(familyHead, columnRev)
@@ -434,7 +434,7 @@ func (e *edit) isMade(found *head) (made bool, err error) {
 }
 
 // made takes over a change that was made.
-func (s *Store) made(r *run, e *edit) {
+func (s *engine) made(r *run, e *edit) {
 	r.stored, r.head, r.beat = e.stored, e.head, 0
 	if p := r.sealing.Load(); p != nil && !p.isNext(&e.head) {
 		r.sealing.CompareAndSwap(p, nil) // it was used, or cannot be any more

@@ -8,7 +8,6 @@ import (
 
 	"cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
@@ -92,7 +91,7 @@ func (c *clock) estimate() (floor time.Time, age time.Duration) {
 }
 
 // ask reads Bigtable's clock in a row.
-func (s *Store) ask(ctx context.Context, row string) (time.Time, error) {
+func (s *engine) ask(ctx context.Context, row string) (time.Time, error) {
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.Increment(familyClock, columnClock, 1)
 	var now time.Time
@@ -133,16 +132,13 @@ func forgetReadings(before time.Time) *bigtable.Mutation {
 
 const columnClock = "clock"
 
-// Now implements runstore.RunStore.
-func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
-	err = s.op(ctx, "now", "", nil, func(ctx context.Context) error {
-		now, err = s.ask(ctx, clockKey())
-		return err
-	})
-	if floor, _ := s.clock.estimate(); err == nil && floor.After(now) {
+// Now implements adapter.Core.
+func (s *engine) Now(ctx context.Context) (time.Time, error) {
+	now, err := s.ask(ctx, clockKey())
+	if floor, _ := s.clock.estimate(); floor.After(now) {
 		now = floor // another row's server was ahead
 	}
-	return now.Truncate(runstore.TimePrecision), err
+	return now, err
 }
 
 // refreshAfter is how old a reading may grow before the clock is read again, beside

@@ -30,7 +30,7 @@ import (
 //     good: a later move, a rewriting or a purge. Each of these changes the identity of the list
 //     (cold.id).
 //  4. So a reader that finds the list's identity after its read of cold rows as it was before has met all
-//     that count, and they are of the state of the run's row that it read last (Store.withCold).
+//     that count, and they are of the state of the run's row that it read last (engine.withCold).
 //
 // A writer decides on versions that were read so, and its conditional mutation compares the run's
 // revision. That is safe although the versions of cold records are not in the row that it tests: a
@@ -194,7 +194,7 @@ type coldPage struct {
 
 // coldRange reads the cold records behind a key that begin with a prefix, in pages of up to limit
 // rows and some more than most bytes.
-func (s *Store) coldRange(ctx context.Context, id runstore.RunID, c *cold, prefix, behind runstore.RecordKey, limit, most int) (coldPage, error) {
+func (s *engine) coldRange(ctx context.Context, id runstore.RunID, c *cold, prefix, behind runstore.RecordKey, limit, most int) (coldPage, error) {
 	all := coldPrefix(id, c.life)
 	// An escaped name without its end is what the escaped names begin with that begin with the name.
 	from := all + strings.TrimSuffix(escape(string(prefix)), "\x00\x01")
@@ -209,7 +209,7 @@ func (s *Store) coldRange(ctx context.Context, id runstore.RunID, c *cold, prefi
 }
 
 // coldKeys reads cold records by their keys.
-func (s *Store) coldKeys(ctx context.Context, id runstore.RunID, c *cold, keys []runstore.RecordKey) (page coldPage, err error) {
+func (s *engine) coldKeys(ctx context.Context, id runstore.RunID, c *cold, keys []runstore.RecordKey) (page coldPage, err error) {
 	all := coldPrefix(id, c.life)
 	for len(keys) > 0 {
 		var set bigtable.RowRangeList
@@ -232,7 +232,7 @@ func (s *Store) coldKeys(ctx context.Context, id runstore.RunID, c *cold, keys [
 
 // coldRows reads rows of cold records, up to limit and until they have more than most bytes; 0 is no
 // bound.
-func (s *Store) coldRows(ctx context.Context, id runstore.RunID, c *cold, set bigtable.RowSet, limit, most int) (page coldPage, err error) {
+func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *cold, set bigtable.RowSet, limit, most int) (page coldPage, err error) {
 	skip := len(coldPrefix(id, c.life))
 	options := []bigtable.ReadOption{bigtable.RowFilter(latest(wholeFamily(familyOther)))}
 	if limit > 0 {
@@ -277,7 +277,7 @@ func (s *Store) coldRows(ctx context.Context, id runstore.RunID, c *cold, set bi
 // withCold reads a run's row and cold records of it, both of one moment. pick reads cold records by a
 // list of moves. The list that the handle knows is tried first: while it is the run's, this takes two
 // requests, and one where the run has no cold records.
-func (s *Store) withCold(ctx context.Context, id runstore.RunID, read func() (*row, error), pick func(c *cold) (coldPage, error)) (*row, *cold, coldPage, error) {
+func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*row, error), pick func(c *cold) (coldPage, error)) (*row, *cold, coldPage, error) {
 	c := s.colds.of(id)
 	for range rereads {
 		var page coldPage

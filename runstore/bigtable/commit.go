@@ -50,42 +50,36 @@ func (r result) committed() runstore.Committed {
 	}
 }
 
-// Commit implements runstore.RunStore: one conditional mutation of the run's row. What
-// needs rows of its own (places in queues, large values) costs one request before it.
-func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
-	defer s.waiters.AfterBatches(&err, batch)
-	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func(ctx context.Context) error {
-		n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, results: batch.ID != "", clock: strict(batch.Guards().Fence)}
-		n.events, n.strict = len(batch.Events) > 0, true
-		e, err := s.write(ctx, batch.Run(), n, func(r *run, now time.Time) (*edit, error) {
-			if !r.exists() {
-				return nil, runstore.ErrNotFound
-			}
-			if first, repeated := r.results[rules.BatchResult(batch.ID)]; repeated {
-				done = first.committed()
-				return r.replay(), nil
-			}
-			if err := r.head.rules(r.id, r.beat).Guards(batch.Guards(), now, r.version); err != nil {
-				return nil, err
-			}
-			e := newEdit(r, now)
-			f := batch.Guards().Fence
-			e.apply(batch.Writes, f.Token(), f.Owner(), f.IsZero())
-			if err := e.fits(); err != nil {
-				return nil, err
-			}
-			if !batch.Purge {
-				e.remember(rules.BatchResult(batch.ID), result{})
-			}
-			return e, nil
-		})
-		if err != nil {
-			done = runstore.Committed{}
-		} else if e != nil {
-			done = e.done
+// Commit implements adapter.Core: one conditional mutation of the run's row. What needs rows of its
+// own (places in queues, large values) costs one request before it.
+func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, results: batch.ID != "", clock: strict(batch.Guards().Fence)}
+	n.events, n.strict = len(batch.Events) > 0, true
+	e, err := s.write(ctx, batch.Run(), n, func(r *run, now time.Time) (*edit, error) {
+		if !r.exists() {
+			return nil, runstore.ErrNotFound
 		}
-		return err
+		if first, repeated := r.results[rules.BatchResult(batch.ID)]; repeated {
+			done = first.committed()
+			return r.replay(), nil
+		}
+		if err := r.head.rules(r.id, r.beat).Guards(batch.Guards(), now, r.version); err != nil {
+			return nil, err
+		}
+		e := newEdit(r, now)
+		f := batch.Guards().Fence
+		e.apply(batch.Writes, f.Token(), f.Owner(), f.IsZero())
+		if err := e.fits(); err != nil {
+			return nil, err
+		}
+		if !batch.Purge {
+			e.remember(rules.BatchResult(batch.ID), result{})
+		}
+		return e, nil
 	})
+	if e != nil {
+		done = e.done
+	}
 	return done, err
 }
 

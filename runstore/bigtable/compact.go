@@ -43,7 +43,7 @@ func (g *segment) skips(number int64) (next int64, skips bool) {
 
 // compactSome compacts the block of the first segment behind a hash, and the blocks after it while
 // they are empty.
-func (s *Store) compactSome(ctx context.Context, hash string) error {
+func (s *engine) compactSome(ctx context.Context, hash string) error {
 	keys, err := s.keys(ctx, kindLog+hash, after(kindLog), 1)
 	if err == nil && len(keys) == 0 {
 		keys, err = s.keys(ctx, kindLog, kindLog+hash, 1)
@@ -69,7 +69,7 @@ func (s *Store) compactSome(ctx context.Context, hash string) error {
 }
 
 // compact removes the segments of a block, if all their runs were purged.
-func (s *Store) compact(ctx context.Context, start int64) (empty bool, err error) {
+func (s *engine) compact(ctx context.Context, start int64) (empty bool, err error) {
 	end := start + logBlock
 	var numbers []int64
 	for n := start; n < end; n++ {

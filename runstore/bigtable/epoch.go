@@ -71,7 +71,7 @@ const epochGap = 1 << 29
 
 const epochCopies = 16
 
-func (s *Store) epochs(ctx context.Context) (x *epochs, err error) {
+func (s *engine) epochs(ctx context.Context) (x *epochs, err error) {
 	x = &epochs{}
 	err = s.readList(ctx, []string{epochKey(0)}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		x.stored = cell(r, familyOther, "")
@@ -84,7 +84,7 @@ func (s *Store) epochs(ctx context.Context) (x *epochs, err error) {
 }
 
 // readRunAndEpoch reads a run, and learns the newest epoch, in one request.
-func (s *Store) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (found *row, err error) {
+func (s *engine) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (found *row, err error) {
 	filter := latest(append([]bigtable.Filter{wholeFamily(familyHead), wholeFamily(familyOther)}, more...)...)
 	found = &row{}
 	copyKey := epochKey(rand.N(epochCopies))
@@ -104,7 +104,7 @@ func (s *Store) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...
 }
 
 // replaceEpochs swaps what the store knows of itself, if nobody else did.
-func (s *Store) replaceEpochs(ctx context.Context, old, next *epochs) (made bool, err error) {
+func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (made bool, err error) {
 	next.By = rand.Uint64()
 	next.stored, _ = json.Marshal(next) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
@@ -144,7 +144,7 @@ const isRestored = "/restored/"
 
 // incarnation names what changes when a backup is restored, as another table or in place of
 // this one, and when a profile is moved.
-func (s *Store) incarnation() string {
+func (s *engine) incarnation() string {
 	at := fmt.Sprintf("projects/%s/instances/%s/clusters/%s/tables/%s", s.opts.Project, s.opts.Instance, s.cluster, s.opts.Table)
 	if s.restored != "" {
 		at += isRestored + s.restored
@@ -154,7 +154,7 @@ func (s *Store) incarnation() string {
 
 // sameIncarnation compares the incarnation that is stored with this one. Where the
 // cluster is not known, here or there, any will do: not every account may read it.
-func (s *Store) sameIncarnation(stored string) bool {
+func (s *engine) sameIncarnation(stored string) bool {
 	const unknown = "/clusters//"
 	if s.cluster == "" || strings.Contains(stored, unknown) {
 		tail := func(name string) string { return name[strings.Index(name, "/tables/"):] }
@@ -169,7 +169,7 @@ func (s *Store) sameIncarnation(stored string) bool {
 // incarnate makes sure that the epoch belongs to this table in this place. A table that was
 // restored, perhaps under the name of one that was deleted, and the other cluster to which
 // a failover moves the profile may lack writes that were acknowledged.
-func (s *Store) incarnate(ctx context.Context) error {
+func (s *engine) incarnate(ctx context.Context) error {
 	for {
 		x, err := s.epochs(ctx)
 		if err != nil {
@@ -221,33 +221,25 @@ func (s *Store) incarnate(ctx context.Context) error {
 }
 
 // Epochs implements runstore.EpochManager.
-func (s *Store) Epochs(ctx context.Context) (all []runstore.EpochChange, err error) {
-	err = s.op(ctx, "epochs", "", nil, func(ctx context.Context) error {
-		x, err := s.epochs(ctx)
-		if err != nil {
-			return err
-		}
-		for _, e := range x.Epochs {
-			all = append(all, runstore.EpochChange{Epoch: runstore.Epoch(e.Epoch), At: runstore.FromMicros(e.At), Reason: string(e.Reason)})
-		}
-		return nil
-	})
-	return all, err
+func (s *engine) Epochs(ctx context.Context) (all []runstore.EpochChange, err error) {
+	x, err := s.epochs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range x.Epochs {
+		all = append(all, runstore.EpochChange{Epoch: runstore.Epoch(e.Epoch), At: runstore.FromMicros(e.At), Reason: string(e.Reason)})
+	}
+	return all, nil
 }
 
 // RaiseEpoch implements runstore.EpochManager. It visits every run, since only a run's own
 // row can refuse a fence: it takes time in proportion to the runs.
-func (s *Store) RaiseEpoch(ctx context.Context, reason string) (raised runstore.Epoch, err error) {
-	defer s.waiters.AfterRaise(&err)
-	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func(ctx context.Context) error {
-		raised, err = s.raise(ctx, reason, func(*epochs) bool { return false })
-		return err
-	})
-	return raised, err
+func (s *engine) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
+	return s.raise(ctx, reason, func(*epochs) bool { return false })
 }
 
 // raise begins a new epoch, unless another did what this is for.
-func (s *Store) raise(ctx context.Context, reason string, done func(x *epochs) bool) (runstore.Epoch, error) {
+func (s *engine) raise(ctx context.Context, reason string, done func(x *epochs) bool) (runstore.Epoch, error) {
 	now, err := s.ask(ctx, clockKey())
 	if err != nil {
 		return 0, err
@@ -304,7 +296,7 @@ func (s *Store) raise(ctx context.Context, reason string, done func(x *epochs) b
 
 // finishRaise ends the log of the former epoch and every grant of former epochs.
 // A handle that opens the store goes on with it if it was interrupted.
-func (s *Store) finishRaise(ctx context.Context, x *epochs) (err error) {
+func (s *engine) finishRaise(ctx context.Context, x *epochs) (err error) {
 	for !x.Epochs[len(x.Epochs)-1].Closed {
 		if x, err = s.closeLog(ctx, x); err != nil {
 			return err
@@ -335,7 +327,7 @@ func (s *Store) finishRaise(ctx context.Context, x *epochs) (err error) {
 const sweepers = 16
 
 // endGrants ends the grants of runs, by the keys of their rows.
-func (s *Store) endGrants(ctx context.Context, keys []string) error {
+func (s *engine) endGrants(ctx context.Context, keys []string) error {
 	errs := make([]error, sweepers)
 	var wg sync.WaitGroup
 	for i := range sweepers {
@@ -353,7 +345,7 @@ func (s *Store) endGrants(ctx context.Context, keys []string) error {
 }
 
 // endGrant ends a run's grant of an epoch before the newest that the handle knows.
-func (s *Store) endGrant(ctx context.Context, id runstore.RunID) error {
+func (s *engine) endGrant(ctx context.Context, id runstore.RunID) error {
 	_, err := s.write(ctx, id, needs{fresh: true}, func(*run, time.Time) (*edit, error) {
 		return nil, nil // every write raises the run first
 	})
@@ -362,7 +354,7 @@ func (s *Store) endGrant(ctx context.Context, id runstore.RunID) error {
 
 // copyEpochs spreads what the store knows of itself. The timestamp is the epoch, so an
 // older copy never hides a newer one.
-func (s *Store) copyEpochs(ctx context.Context, x *epochs) error {
+func (s *engine) copyEpochs(ctx context.Context, x *epochs) error {
 	all := make([]mutation, 0, epochCopies)
 	for i := 1; i < epochCopies; i++ {
 		m := bigtable.NewMutation()

@@ -27,12 +27,12 @@ func refusedByServer(err error) bool {
 const attemptTimeout = 10 * time.Second
 
 // tries paces the repeats of one operation.
-func (s *Store) tries() *outcome.Backoff {
+func (s *engine) tries() *outcome.Backoff {
 	return outcome.NewBackoff(s.clock.here, s.opts.RetryTimeout, 2*time.Millisecond)
 }
 
 // again runs f, which may be repeated, while Bigtable cannot be reached.
-func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) error {
+func (s *engine) again(ctx context.Context, f func(ctx context.Context) error) error {
 	for t := s.tries(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := f(bound)
@@ -50,7 +50,7 @@ func (s *Store) again(ctx context.Context, f func(ctx context.Context) error) er
 }
 
 // plainly adds what the operator can do about an error.
-func (s *Store) plainly(err error) error {
+func (s *engine) plainly(err error) error {
 	if status.Code(err) == codes.FailedPrecondition {
 		return errors.Join(err, errors.New("conditional mutations need an app profile with single-cluster routing that allows single-row transactions"))
 	}

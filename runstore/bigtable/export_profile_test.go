@@ -15,7 +15,7 @@ func CheckProfile(ctx context.Context, o *Options, admin *bigtable.InstanceAdmin
 	if err != nil {
 		return "", err
 	}
-	s := &Store{opts: opts}
+	s := &engine{opts: opts}
 	if err := s.checkProfile(ctx, admin); err != nil {
 		return "", outcome.Wrap("open bigtable store", "", unclassified(ctx, err))
 	}
@@ -26,5 +26,5 @@ func CheckProfile(ctx context.Context, o *Options, admin *bigtable.InstanceAdmin
 // same by a handle on a table, restored from a backup or not, and, if that is known, a
 // cluster.
 func SameIncarnation(stored string, o Options, cluster, restored string) bool {
-	return (&Store{opts: o, cluster: cluster, restored: restored}).sameIncarnation(stored)
+	return (&engine{opts: o, cluster: cluster, restored: restored}).sameIncarnation(stored)
 }

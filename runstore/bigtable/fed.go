@@ -16,7 +16,7 @@ type fed struct {
 	through int64              // the seq of the last event that the feed has
 	at      bigtable.Timestamp // of the cell with that seq
 	// steps are how far the feed had the events at earlier segments. Only a failover that lost
-	// the end of the log needs them; see Store.survived.
+	// the end of the log needs them; see engine.survived.
 	steps []step
 	old   []string // columns that are not needed any more
 }

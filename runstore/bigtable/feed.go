@@ -69,7 +69,7 @@ func (g *segment) events() (n int64) {
 func positionOf(number, place int64) int64 { return number<<positionBits | place }
 
 // log reads the segments of the log that there are among numbers.
-func (s *Store) log(ctx context.Context, numbers ...int64) (map[int64]*segment, error) {
+func (s *engine) log(ctx context.Context, numbers ...int64) (map[int64]*segment, error) {
 	keys := make([]string, len(numbers))
 	for i, n := range numbers {
 		keys[i] = logKey(n)
@@ -96,7 +96,7 @@ func (s *Store) log(ctx context.Context, numbers ...int64) (map[int64]*segment, 
 
 // follow calls f for the segments from number on. It stops where there is no segment, after an open page,
 // and when f returns false. It returns the number at which to continue, which is that of the open page.
-func (s *Store) follow(ctx context.Context, number int64, f func(g *segment) bool) (next int64, err error) {
+func (s *engine) follow(ctx context.Context, number int64, f func(g *segment) bool) (next int64, err error) {
 	return s.followBy(ctx, number, 4, f)
 }
 
@@ -105,7 +105,7 @@ const maxFollowed = 64
 
 // followBy is follow with a first request for so many segments. Behind a block that was compacted
 // it asks for the first segments of the blocks that follow, too.
-func (s *Store) followBy(ctx context.Context, number, ahead int64, f func(g *segment) bool) (next int64, err error) {
+func (s *engine) followBy(ctx context.Context, number, ahead int64, f func(g *segment) bool) (next int64, err error) {
 	for blocks := int64(0); ; ahead = min(2*ahead, maxFollowed) {
 		asked := map[int64]bool{blockStart(number): true}
 		for n := range ahead {
@@ -156,25 +156,20 @@ func numberOf(at bigtable.Timestamp) int64 { return int64(at) / 1000 }
 // its run's row said. An event moves twice at most: it is sealed, and purged.
 const feedRereads = 8
 
-// ReadFeed implements runstore.RunStore. An event is there soon after its commit; see
-// sequencer.go. A page that has an event ends after pageRequests requests.
-func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
-	err = s.op(ctx, "read feed", "", q.Check(), func(ctx context.Context) error {
-		read, outer := 0, ctx
-		ctx, budget := withBudget(ctx)
-		return steady(func() error {
-			final := read == feedRereads
-			read++
-			if q.Newest {
-				events, err = s.newest(outer, q.Limit, final)
-				return err
-			}
-			budget.hasEvent = false
-			events, err = s.readFeed(ctx, int64(q.After), q.Limit, final)
-			return err
-		})
+// ReadFeed implements adapter.Core. The feed has an event soon after its commit; see sequencer.go. A
+// page that has an event ends after pageRequests requests, except the newest, which has no such bound.
+func (s *engine) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+	read := 0
+	bounded, budget := withBudget(ctx)
+	return steady(func() ([]runstore.FeedEvent, error) {
+		final := read == feedRereads
+		read++
+		if q.Newest {
+			return s.newest(ctx, q.Limit, final)
+		}
+		budget.hasEvent = false
+		return s.readFeed(bounded, int64(q.After), q.Limit, final)
 	})
-	return events, err
 }
 
 // passed remembers the stretches of the feed that hold only events of purged runs, by the
@@ -212,7 +207,7 @@ const maxChunk = 4 * maxFollowed
 // by ever larger chunks: one request for up to 64 segments, and one for the heads of their runs.
 // An error behind the first event ends the page, and so does the bound of its requests. For
 // final see feedEvents.
-func (s *Store) readFeed(ctx context.Context, after int64, limit int, final bool) (events []runstore.FeedEvent, err error) {
+func (s *engine) readFeed(ctx context.Context, after int64, limit int, final bool) (events []runstore.FeedEvent, err error) {
 	from := s.passed.of(after)
 	number, seen := from>>positionBits, from&maxSegment
 	if from == 0 {
@@ -284,7 +279,7 @@ func (s *Store) readFeed(ctx context.Context, after int64, limit int, final bool
 // feedChunk returns the events behind place seen of a segment: at least most, if there are so
 // many, and up to those of one segment more. last is the last segment that it read, and next
 // the number behind it. The first request reads so many rows.
-func (s *Store) feedChunk(ctx context.Context, number, seen int64, most int, rows int64) (page []placed, last *segment, next int64, err error) {
+func (s *engine) feedChunk(ctx context.Context, number, seen int64, most int, rows int64) (page []placed, last *segment, next int64, err error) {
 	next, err = s.followBy(ctx, number, rows, func(g *segment) bool {
 		last = g
 		if g.number != number {
@@ -316,7 +311,7 @@ func (g *segment) appendTo(page []placed, seen int64) []placed {
 // whereNext finds out about a position for which there is no segment, or whose segment
 // does not reach so far: it is before the beginning of an epoch, or above all that the
 // store knows. 0 means that nothing follows it yet.
-func (s *Store) whereNext(ctx context.Context, after, number, seen int64, last *segment) (from int64, err error) {
+func (s *engine) whereNext(ctx context.Context, after, number, seen int64, last *segment) (from int64, err error) {
 	epochs, err := s.epochs(ctx)
 	if err != nil {
 		return 0, err

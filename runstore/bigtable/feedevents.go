@@ -21,7 +21,7 @@ const runsAtOnce = 32
 // The events that it returns with an error are those before it. ErrUnsupported means that the
 // next event is of a run that a newer program has written to: it is not damaged, and must not
 // be passed over. errPageEnds means that the page has an event, and had too many requests.
-func (s *Store) feedEvents(ctx context.Context, page []placed, size int64, final bool) (events []runstore.FeedEvent, total int64, err error) {
+func (s *engine) feedEvents(ctx context.Context, page []placed, size int64, final bool) (events []runstore.FeedEvent, total int64, err error) {
 	for len(page) > 0 && size <= runstore.MaxPageBytes {
 		if budgetOf(ctx).ends(groupRequests) {
 			return events, size, errPageEnds
@@ -90,7 +90,7 @@ func (s *Store) feedEvents(ctx context.Context, page []placed, size int64, final
 }
 
 // damaged makes an event of the feed one that cannot be returned because of err.
-func (s *Store) damaged(e *runstore.FeedEvent, err error) {
+func (s *engine) damaged(e *runstore.FeedEvent, err error) {
 	if !isUndecodable(err) {
 		err = corrupt(err)
 	}
@@ -143,7 +143,7 @@ func (r *row) isGone(life int64) bool {
 
 // withoutPurged leaves out the events of a page that were purged. It reads the heads of
 // the runs only.
-func (s *Store) withoutPurged(ctx context.Context, page []placed) (left []placed, err error) {
+func (s *engine) withoutPurged(ctx context.Context, page []placed) (left []placed, err error) {
 	asked, heads := map[runstore.RunID]bool{}, map[runstore.RunID]*row{}
 	var keys []string
 	for _, at := range page {
@@ -167,7 +167,7 @@ func (s *Store) withoutPurged(ctx context.Context, page []placed) (left []placed
 }
 
 // lookUp reads the events of a page from the rows of their runs and from segments.
-func (s *Store) lookUp(ctx context.Context, page []placed, runs map[runstore.RunID]bool) (*lookup, error) {
+func (s *engine) lookUp(ctx context.Context, page []placed, runs map[runstore.RunID]bool) (*lookup, error) {
 	l := &lookup{
 		heads: map[runstore.RunID]*row{}, events: map[eventKey]sealedEvent{}, broken: map[runstore.RunID]error{}, sealed: map[string]error{},
 	}

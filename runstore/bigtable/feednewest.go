@@ -8,7 +8,7 @@ import (
 
 // newest reads the end of the feed: the log from its end back, one block at a time, and the events
 // of each block from the last on. For final see feedEvents.
-func (s *Store) newest(ctx context.Context, limit int, final bool) (events []runstore.FeedEvent, err error) {
+func (s *engine) newest(ctx context.Context, limit int, final bool) (events []runstore.FeedEvent, err error) {
 	size := int64(0)
 	err = s.backwards(ctx, func(block []placed) (more bool, err error) {
 		for n := limit; len(block) > 0 && len(events) < limit && size <= runstore.MaxPageBytes; {
@@ -36,7 +36,7 @@ func (s *Store) newest(ctx context.Context, limit int, final bool) (events []run
 
 // backwards calls f with the events of one block of the log after the other, from the end of the
 // log back, until f returns false. Those of runs that were purged are left out.
-func (s *Store) backwards(ctx context.Context, f func(events []placed) (more bool, err error)) error {
+func (s *engine) backwards(ctx context.Context, f func(events []placed) (more bool, err error)) error {
 	x, err := s.epochs(ctx)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func (s *Store) backwards(ctx context.Context, f func(events []placed) (more boo
 
 // endOfLog returns the number behind the last segment of an epoch's log. first is its
 // first, and next that of the epoch behind it, or 0.
-func (s *Store) endOfLog(ctx context.Context, first, next, told int64) (end int64, err error) {
+func (s *engine) endOfLog(ctx context.Context, first, next, told int64) (end int64, err error) {
 	if end = first; told > first && (next == 0 || told < next) {
 		end = told // the log is there up to the hint's segment: its end is not far
 	}

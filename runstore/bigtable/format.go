@@ -121,7 +121,7 @@ func isUndecodable(err error) bool {
 const maxReported = 1024
 
 // unlessPassedOver returns err, or nil where the pass goes on without the run.
-func (s *Store) unlessPassedOver(id runstore.RunID, err error) error {
+func (s *engine) unlessPassedOver(id runstore.RunID, err error) error {
 	if err == nil || s.passOver(id, err) {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (s *Store) unlessPassedOver(id runstore.RunID, err error) error {
 
 // passOver reports whether a pass over many runs goes on without this one, because its data
 // cannot be decoded. It logs that once for each run, or for the store itself if id is empty.
-func (s *Store) passOver(id runstore.RunID, err error) bool {
+func (s *engine) passOver(id runstore.RunID, err error) bool {
 	if !isUndecodable(err) {
 		return false
 	}

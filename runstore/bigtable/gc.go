@@ -7,6 +7,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
@@ -25,7 +26,7 @@ import (
 //
 // The scan reads keys, then the heads of the runs that own them. Lives and revisions only grow, so a row
 // that a head has left behind stays dead within an epoch. A failover may bring an earlier head back, so each
-// deletion goes through Store.collect, which looks at the epoch first if the process may have been suspended
+// deletion goes through engine.collect, which looks at the epoch first if the process may have been suspended
 // since the head was read.
 
 // lonelyAfter is how long gc leaves a mark without a run to the creation that set it. 20 s: twice what the
@@ -34,15 +35,15 @@ const lonelyAfter = 20 * time.Second
 
 // CollectGarbage implements runstore.GarbageCollector.
 func (s *Store) CollectGarbage(ctx context.Context) (deleted int, err error) {
-	err = s.op(ctx, "collect garbage", "", nil, func(ctx context.Context) error {
-		deleted, err = s.collectGarbage(ctx)
-		return err
+	_, err = adapter.Do(ctx, s.Store, "collect garbage", "", nil, func(ctx context.Context) (_ struct{}, err error) {
+		deleted, err = s.engine.collectGarbage(ctx)
+		return struct{}{}, err
 	})
-	return deleted, err
+	return deleted, err // after an error, how many rows it had deleted
 }
 
 // collectGarbage deletes orphans of every kind and returns how many rows it deleted.
-func (s *Store) collectGarbage(ctx context.Context) (deleted int, err error) {
+func (s *engine) collectGarbage(ctx context.Context) (deleted int, err error) {
 	n := 0
 	for _, kind := range []string{kindSegment, kindCold, kindPack} {
 		if err := s.scanPrefix(ctx, kind, func(keys []string) error {
@@ -76,7 +77,7 @@ func (s *Store) collectGarbage(ctx context.Context) (deleted int, err error) {
 }
 
 // collectOver deletes the rows, of those with the given keys, that belong to lives that are over.
-func (s *Store) collectOver(ctx context.Context, keys []string) (deleted int, err error) {
+func (s *engine) collectOver(ctx context.Context, keys []string) (deleted int, err error) {
 	when := s.present()
 	var rows []string
 	owned := map[runstore.RunID][]string{}
@@ -124,7 +125,7 @@ func (h *head) isOver(key string) bool {
 // collectLonely deletes marks that lead to no run, after their creations have had lonelyAfter. It first
 // writes a purged run in the place of each: then the creation cannot be applied as it was decided, and its
 // entries are dead.
-func (s *Store) collectLonely(ctx context.Context) (deleted int, err error) {
+func (s *engine) collectLonely(ctx context.Context) (deleted int, err error) {
 	var all []mark
 	err = s.scanPrefix(ctx, kindMark, func(keys []string) error {
 		lonely, err := s.lonely(ctx, keys)
@@ -166,7 +167,7 @@ func (s *Store) collectLonely(ctx context.Context) (deleted int, err error) {
 }
 
 // lonely returns the marks, of those with the given keys, that lead to no run.
-func (s *Store) lonely(ctx context.Context, keys []string) (all []mark, err error) {
+func (s *engine) lonely(ctx context.Context, keys []string) (all []mark, err error) {
 	var rows []string
 	marks := map[runstore.RunID][]mark{}
 	for _, k := range keys {

@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
@@ -28,40 +29,36 @@ const perShard = 16
 // not true reads ever more.
 const maxEach = 1024
 
-// ScanIndex implements runstore.RunStore: the clock, if what is due now is asked for, one
-// read of the entries, and one of the runs that verifies them. Where a shard holds more
-// entries than a page, each is read by a request of its own.
-func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
-	invalid := q.Check()
-	cursor, cursorErr := decodeCursor(q)
-	if invalid == nil {
-		invalid = cursorErr
+// ScanIndex implements adapter.Core: one read of the entries, and one of their runs, which verifies
+// them. Without q.Until it reads Bigtable's clock first. If a shard holds more entries than a page, each
+// shard is read by a request of its own.
+func (s *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	cursor, err := decodeCursor(q)
+	if err != nil {
+		return nil, err
 	}
-	err = s.op(ctx, "scan index", "", invalid, func(ctx context.Context) error {
-		until := runstore.Micros(q.Until)
-		if q.Until.IsZero() {
-			now, err := s.ask(ctx, clockKey())
-			if err != nil {
-				return err
-			}
-			until = runstore.Micros(now)
+	until := runstore.Micros(q.Until)
+	if q.Until.IsZero() {
+		now, err := s.ask(ctx, clockKey())
+		if err != nil {
+			return nil, err
 		}
-		return steady(func() error {
-			for t := s.tries(); ; {
-				found, err = s.scan(ctx, q, cursor, until)
-				if !errors.Is(err, errSlowScan) || !t.More(ctx) { // the next scan meets fewer stale entries
-					return err
-				}
+		until = runstore.Micros(now)
+	}
+	return steady(func() (found []runstore.IndexEntry, err error) {
+		for t := s.tries(); ; {
+			found, err = s.scan(ctx, q, cursor, until)
+			if !errors.Is(err, errSlowScan) || !t.More(ctx) { // the next scan meets fewer stale entries
+				return found, err
 			}
-		})
+		}
 	})
-	return found, err
 }
 
 // scan returns a page of the entries behind a cursor from q.From until a time, both
 // inclusive. The bounds are bounds of the range of keys that is read: entries beside them
 // cost nothing.
-func (s *Store) scan(ctx context.Context, q runstore.IndexQuery, cursor string, until int64) ([]runstore.IndexEntry, error) {
+func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string, until int64) ([]runstore.IndexEntry, error) {
 	prefix := escape(string(q.Index))
 	low, high := prefix+be64(firstMicros(q.From)), prefix+be64(until+1)
 	if cursor != "" && q.Newest {
@@ -139,7 +136,7 @@ var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; the next one
 
 // verifier collects the entries of a page that are true.
 type verifier struct {
-	store   *Store
+	store   *engine
 	moment  moment // it began
 	query   runstore.IndexQuery
 	owned   map[runstore.RunID]bool  // runs whose own rows in IndexRunnable were met
@@ -406,7 +403,8 @@ func (v *verifier) take(p place, now standing) (wanted []want) {
 	return wanted
 }
 
-// A cursor is the entry's key without its shard.
+// encodeCursor returns the entry's key without its shard. It is not [adapter.EncodeCursor]'s, so that
+// programs of earlier versions read it.
 func encodeCursor(p place) runstore.Cursor {
 	return runstore.Cursor(base64.RawURLEncoding.EncodeToString([]byte(p.order())))
 }
@@ -419,5 +417,5 @@ func decodeCursor(q runstore.IndexQuery) (string, error) {
 	if p, ok := placeOf(string(order)); err == nil && ok && p.index == string(q.Index) {
 		return string(order), nil
 	}
-	return "", &runstore.InputError{Kind: runstore.ErrInvalid, Field: "after", Problem: "is not a cursor of this store"}
+	return "", adapter.Invalid("after", "is not a cursor of this store")
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // The kinds of rows, by the first byte of their keys. After it comes a hash or a
@@ -104,17 +105,8 @@ func clockKey() string { return kindClock + anyShard() }
 
 func epochKey(shard int) string { return kindEpoch + string([]byte{byte(shard)}) }
 
-// after returns the first key behind all that begin with prefix.
-func after(prefix string) string {
-	end := []byte(prefix)
-	for i := len(end) - 1; i >= 0; i-- {
-		if end[i] < 0xff {
-			end[i]++
-			return string(end[:i+1])
-		}
-	}
-	return "" // no bound
-}
+// after returns the first key behind all that begin with prefix, "" for no bound.
+func after(prefix string) string { return string(adapter.PrefixEnd(runstore.RecordKey(prefix))) }
 
 // escape ends a name within a key so that the order of the keys is that of the names,
 // whatever bytes they hold, and none is a prefix of another.

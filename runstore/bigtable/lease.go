@@ -10,102 +10,89 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// CreateRun implements runstore.RunStore: one read, the entries of the run, and one
-// conditional mutation.
-func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
-	defer s.waiters.After(&err, runstore.OnWrite, spec.ID)
-	err = s.op(ctx, "create run", spec.ID, spec.Check(), func(ctx context.Context) error {
-		var lease *runstore.LeaseSpec
-		if spec.Lease != nil {
-			lease = withGrant(*spec.Lease)
+// CreateRun implements adapter.Core: one read, the entries of the run, and one conditional mutation.
+func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
+	n := needs{fresh: true, epoch: true, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey)}
+	n.replays = spec.Lease != nil && !spec.Writes.IsZero()
+	existed := false
+	e, err := s.write(ctx, spec.ID, n, func(r *run, now time.Time) (*edit, error) {
+		created = runstore.Created{} // whatever was decided before
+		if existed = r.exists(); existed {
+			h := r.head.rules(r.id, r.beat)
+			created.Run = h.Run
+			if spec.Lease != nil {
+				if first, ok := r.repeatedGrant(h, *spec.Lease); ok {
+					created.New, created.Lease, created.Committed, created.Former = true, first.Lease, first.Committed, first.Former
+				}
+			}
+			return nil, nil
 		}
-		n := needs{fresh: true, epoch: true, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey)}
-		n.replays = spec.Lease != nil && !spec.Writes.IsZero()
-		existed := false
-		e, err := s.write(ctx, spec.ID, n, func(r *run, now time.Time) (*edit, error) {
-			created = runstore.Created{} // whatever was decided before
-			if existed = r.exists(); existed {
-				h := r.head.rules(r.id, r.beat)
-				created.Run = h.Run
-				if lease != nil {
-					if first, ok := r.repeatedGrant(h, *lease); ok {
-						created.New, created.Lease, created.Committed, created.Former = true, first.Lease, first.Committed, first.Former
-					}
-				}
-				return nil, nil
-			}
-			r.records, r.tail = map[runstore.RecordKey]*meta{}, tail{}
-			e := newEdit(r, now)
-			h := &e.head
-			if r.stored == nil {
-				e.begin(s.epoch())
-			}
-			e.creates = true
-			h.Life, h.LifeBy, h.Purged, h.Seq, h.PagedFrom = h.Rev, e.nonce, false, 0, 0
-			h.beginPages()
-			h.Status, h.Created = int32(spec.Status), e.now
-			if h.Unlisted = spec.Unlisted; h.Unlisted {
-				h.requires(formatGrants)
-			} else {
-				e.rows = append(e.rows, put(h.runsPlace(r.id).rowKey(), "", nil))
-			}
-			if h.MarkRev == 0 { // a purged run has one until it was cleared away
-				e.mark()
-			}
-			if lease == nil {
-				e.apply(spec.Writes, 0, "", false)
-				created.Committed = e.done
-				if err := e.fits(); err != nil {
-					return nil, err
-				}
-			} else {
-				before := h.rules(r.id, 0) // of a purged run, or of none
-				before.Former = r.former
-				if err := before.NewGrant(lease.Grant); err != nil {
-					return nil, err
-				}
-				granted, err := e.grant(before, runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *lease, Writes: spec.Writes})
-				if err != nil {
-					return nil, err
-				}
-				created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
-			}
-			if !spec.Runnable.IsZero() {
-				e.runnable(spec.Runnable)
-			}
-			return e, nil
-		})
-		switch {
-		case err != nil:
-			created = runstore.Created{}
-			return err
-		case existed:
-			run, err := s.getRun(ctx, spec.ID)
-			switch {
-			case err == nil:
-				created.Run = run
-			case created.New && errors.Is(err, runstore.ErrNotFound): // it was created, and purged since
-			case created.New:
-				created = runstore.Created{}
-				return outcome.Unknown(err)
-			case errors.Is(err, runstore.ErrNotFound):
-				created = runstore.Created{}
-				return outcome.Unavailable(errPurged)
-			default:
-				created = runstore.Created{}
-				return err
-			}
-			return nil
+		r.records, r.tail = map[runstore.RecordKey]*meta{}, tail{}
+		e := newEdit(r, now)
+		h := &e.head
+		if r.stored == nil {
+			e.begin(s.epoch())
 		}
-		created.New, created.Run = true, e.head.rules(spec.ID, 0).Run
-		for _, w := range spec.Writes.Records {
-			if m := e.summary(w); m != nil {
-				created.Run.Summary = m.record(runstore.SummaryKey, append([]byte{}, w.Value...))
-			}
+		e.creates = true
+		h.Life, h.LifeBy, h.Purged, h.Seq, h.PagedFrom = h.Rev, e.nonce, false, 0, 0
+		h.beginPages()
+		h.Status, h.Created = int32(spec.Status), e.now
+		if h.Unlisted = spec.Unlisted; h.Unlisted {
+			h.requires(formatGrants)
+		} else {
+			e.rows = append(e.rows, put(h.runsPlace(r.id).rowKey(), "", nil))
 		}
-		return nil
+		if h.MarkRev == 0 { // a purged run has one until it was cleared away
+			e.mark()
+		}
+		if spec.Lease == nil {
+			e.apply(spec.Writes, 0, "", false)
+			created.Committed = e.done
+			if err := e.fits(); err != nil {
+				return nil, err
+			}
+		} else {
+			before := h.rules(r.id, 0) // of a purged run, or of none
+			before.Former = r.former
+			if err := before.NewGrant(spec.Lease.Grant); err != nil {
+				return nil, err
+			}
+			granted, err := e.grant(before, runstore.AcquireRequest{Run: spec.ID, LeaseSpec: *spec.Lease, Writes: spec.Writes})
+			if err != nil {
+				return nil, err
+			}
+			created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
+		}
+		if !spec.Runnable.IsZero() {
+			e.runnable(spec.Runnable)
+		}
+		return e, nil
 	})
-	return created, err
+	if err != nil {
+		return created, err
+	}
+	if existed {
+		run, err := s.GetRun(ctx, spec.ID)
+		switch {
+		case err == nil:
+			created.Run = run
+		case created.New && errors.Is(err, runstore.ErrNotFound): // it was created, and purged since
+		case created.New:
+			return created, outcome.Unknown(err)
+		case errors.Is(err, runstore.ErrNotFound):
+			return created, outcome.Unavailable(errPurged)
+		default:
+			return created, err
+		}
+		return created, nil
+	}
+	created.New, created.Run = true, e.head.rules(spec.ID, 0).Run
+	for _, w := range spec.Writes.Records {
+		if m := e.summary(w); m != nil {
+			created.Run.Summary = m.record(runstore.SummaryKey, append([]byte{}, w.Value...))
+		}
+	}
+	return created, nil
 }
 
 func (e *edit) summary(w runstore.RecordWrite) *meta {
@@ -115,77 +102,53 @@ func (e *edit) summary(w runstore.RecordWrite) *meta {
 	return e.records[w.Key]
 }
 
-// AcquireLease implements runstore.RunStore: one read and one conditional mutation. The
-// server's clock is asked between them where the expiry of the current grant decides
-// (expiryDecides).
-func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
-	defer s.waiters.After(&err, runstore.OnWrite, req.Run)
-	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func(ctx context.Context) error {
-		req := req
-		req.LeaseSpec = *withGrant(req.LeaseSpec)
-		guards := runstore.GuardsOf(req.Guards...)
-		n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes)}
-		n.replays = !req.Writes.IsZero()
-		n.clock, n.strict = s.expiryDecides(req.Grant, guards.Fence), !guards.Fence.IsZero()
-		_, err := s.write(ctx, req.Run, n, func(r *run, now time.Time) (*edit, error) {
-			granted = runstore.Granted{}
-			if !r.exists() {
-				return nil, runstore.ErrNotFound
-			}
-			h := r.judged()
-			if first, ok := r.repeatedGrant(h, req.LeaseSpec); ok {
-				granted = first
-				return r.replay(), nil
-			}
-			if _, err := h.Acquire(req, now); err != nil {
-				return nil, err
-			}
-			if err := h.Guards(guards, now, r.version); err != nil {
-				return nil, err
-			}
-			e := newEdit(r, now)
-			made, err := e.grant(h, req)
-			if err != nil {
-				return nil, err
-			}
-			granted = made
-			return e, nil
-		})
-		if err != nil {
-			granted = runstore.Granted{}
+// AcquireLease implements adapter.Core: one read and one conditional mutation. The server's clock is
+// asked between them where the expiry of the current grant decides (expiryDecides).
+func (s *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
+	guards := runstore.GuardsOf(req.Guards...)
+	n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes)}
+	n.replays = !req.Writes.IsZero()
+	n.clock, n.strict = s.expiryDecides(req.Grant, guards.Fence), !guards.Fence.IsZero()
+	_, err = s.write(ctx, req.Run, n, func(r *run, now time.Time) (*edit, error) {
+		if !r.exists() {
+			return nil, runstore.ErrNotFound
 		}
-		return err
+		h, ok := r.judged(), false
+		if granted, ok = r.repeatedGrant(h, req.LeaseSpec); ok {
+			return r.replay(), nil
+		}
+		if _, err := h.Acquire(req, now); err != nil {
+			return nil, err
+		}
+		if err := h.Guards(guards, now, r.version); err != nil {
+			return nil, err
+		}
+		e := newEdit(r, now)
+		made, err := e.grant(h, req)
+		granted = made
+		return e, err
 	})
 	return granted, err
 }
 
-// repeatedGrant returns what the request for a grant was answered, if the grant is current
-// or its result is remembered. A result is read only for requests with writes, because no
-// other is remembered.
+// repeatedGrant returns the result of a request that was granted before. ok is true if the grant is
+// current or its result is remembered. Results are read only for requests with writes, because no
+// others are remembered.
 func (r *run) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
-	current := h.State == rules.Current && h.Grant == spec.Grant
-	first, remembered := r.results[rules.GrantResult(spec.Grant)]
-	switch {
-	case remembered:
-		granted.Committed, granted.Former = first.committed(), runstore.GrantEnd(first.Former)
-		granted.Lease = rules.FormerLease(r.id, spec, runstore.Token(first.Token), granted.Committed)
-	case current:
-		granted.Committed = runstore.Committed{LastSeq: h.LastSeq, Time: h.Holder.GrantedAt, Replayed: true}
-		granted.Former = h.Holder.Former
-	default:
-		return granted, false
+	var first *rules.FirstResult
+	if remembered, ok := r.results[rules.GrantResult(spec.Grant)]; ok {
+		first = &rules.FirstResult{
+			Committed: remembered.committed(), Token: runstore.Token(remembered.Token), Former: runstore.GrantEnd(remembered.Former),
+		}
 	}
-	if granted.Ended = !current; current {
-		granted.Lease = h.Lease(spec.TTL)
-	}
-	return granted, true
+	return h.RepeatedGrant(spec, first)
 }
 
 // expiryDecides returns the needs.clock of a request for the lease under grant. With the
 // holder's consent the expiry matters only if the lease is strict: the request is judged
 // as a commit under that fence. Without it the expiry matters unless the lease is live
 // beyond doubt.
-func (s *Store) expiryDecides(grant runstore.GrantID, consent runstore.Fence) func(r *run) bool {
+func (s *engine) expiryDecides(grant runstore.GrantID, consent runstore.Fence) func(r *run) bool {
 	return func(r *run) bool {
 		switch {
 		case rules.GrantState(r.head.State) != rules.Current || string(r.head.Grant) == string(grant):
@@ -198,58 +161,49 @@ func (s *Store) expiryDecides(grant runstore.GrantID, consent runstore.Fence) fu
 	}
 }
 
-// RenewLease implements runstore.RunStore: one conditional mutation. The server's clock is
-// asked before it where an expiry or the holder's bound decides (stallDecides), and the rows
-// of writes go ahead of it as in [Store.Commit].
-func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
+// RenewLease implements adapter.Core: one conditional mutation. The server's clock is asked before it
+// where an expiry or the holder's bound decides (stallDecides), and the rows of writes go ahead of it
+// as in [engine.Commit].
+func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
-	if !req.Writes.IsZero() {
-		defer s.waiters.After(&err, runstore.OnWrite, f.Run())
-	}
-	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func(ctx context.Context) error {
-		n := needs{clock: s.stallDecides(req), strict: true, results: req.ID != "", events: len(req.Writes.Events) > 0}
-		n.keys = keysOf(runstore.Guards{}, req.Writes)
-		_, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
-			renewed = runstore.Renewed{}
-			if !r.exists() {
-				return nil, runstore.ErrNotFound
-			}
-			h := r.head.rules(r.id, r.beat)
-			if first, repeated := r.results[rules.BatchResult(req.ID)]; repeated {
-				renewed.Committed = first.committed()
-				renewed.Lease = h.RenewedBefore(req, renewed.Committed)
-				return r.replay(), nil
-			}
-			if err := h.Renew(req, now); err != nil {
+	n := needs{clock: s.stallDecides(req), strict: true, results: req.ID != "", events: len(req.Writes.Events) > 0}
+	n.keys = keysOf(runstore.Guards{}, req.Writes)
+	_, err = s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
+		renewed = runstore.Renewed{} // whatever was decided before
+		if !r.exists() {
+			return nil, runstore.ErrNotFound
+		}
+		h := r.head.rules(r.id, r.beat)
+		if first, repeated := r.results[rules.BatchResult(req.ID)]; repeated {
+			renewed.Committed = first.committed()
+			renewed.Lease = h.RenewedBefore(req, renewed.Committed)
+			return r.replay(), nil
+		}
+		if err := h.Renew(req, now); err != nil {
+			return nil, err
+		}
+		e := newEdit(r, now)
+		after := h.Renewed(req.TTL, e.time())
+		if e.head.renew(after) {
+			e.beat()
+		}
+		renewed.Lease = after.Lease(req.TTL)
+		if !req.Writes.IsZero() {
+			e.apply(req.Writes, f.Token(), f.Owner(), false)
+			if err := e.fits(); err != nil {
 				return nil, err
 			}
-			e := newEdit(r, now)
-			after := h.Renewed(req.TTL, e.time())
-			if e.head.renew(after) {
-				e.beat()
-			}
-			renewed.Lease = after.Lease(req.TTL)
-			if !req.Writes.IsZero() {
-				e.apply(req.Writes, f.Token(), f.Owner(), false)
-				if err := e.fits(); err != nil {
-					return nil, err
-				}
-				e.remember(rules.BatchResult(req.ID), result{})
-				renewed.Committed = e.done
-			}
-			return e, nil
-		})
-		if err != nil {
-			renewed = runstore.Renewed{}
+			e.remember(rules.BatchResult(req.ID), result{})
+			renewed.Committed = e.done
 		}
-		return err
+		return e, nil
 	})
 	return renewed, err
 }
 
 // stallDecides returns the needs.clock of a renewal. The clock matters if the lease is
 // strict, and if it may be longer ago than the holder's bound allows that it made progress.
-func (s *Store) stallDecides(req runstore.RenewRequest) func(r *run) bool {
+func (s *engine) stallDecides(req runstore.RenewRequest) func(r *run) bool {
 	return func(r *run) bool {
 		h := &r.head
 		if strict(req.Fence)(r) {
@@ -260,61 +214,47 @@ func (s *Store) stallDecides(req runstore.RenewRequest) func(r *run) bool {
 	}
 }
 
-// ReleaseLease implements runstore.RunStore: one conditional mutation.
-func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
-	defer s.waiters.After(&err, runstore.OnRelease, req.Fence.Run())
-	f := req.Fence
-	err = s.op(ctx, "release lease", f.Run(), req.Check(), func(ctx context.Context) error {
-		guards := runstore.GuardsOf(req.Guards...)
-		n := needs{keys: keysOf(guards, req.Writes), clock: strict(f), strict: true, events: len(req.Writes.Events) > 0}
-		n.replays = !req.Writes.IsZero()
-		e, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
-			if !r.exists() {
-				return nil, runstore.ErrNotFound
-			}
-			name := rules.ReleaseResult(f.Grant())
-			if first, repeated := r.results[name]; repeated && first.Token == int64(f.Token()) {
-				done = first.committed()
-				return r.replay(), nil
-			}
-			h := r.head.rules(r.id, r.beat)
-			replay, err := h.Release(f, now)
-			if err != nil {
-				return nil, err
-			}
-			if replay {
-				done = runstore.Committed{LastSeq: h.LastSeq, Time: now, Replayed: true}
-				return r.replay(), nil
-			}
-			if err := h.Guards(guards, now, r.version); err != nil {
-				return nil, err
-			}
-			e := newEdit(r, now)
-			e.apply(req.Writes, f.Token(), f.Owner(), false)
-			if err := e.fits(); err != nil {
-				return nil, err
-			}
-			e.end(false)
-			if !req.Writes.IsZero() {
-				e.remember(name, result{Token: int64(f.Token())})
-			}
-			return e, nil
-		})
-		if err != nil {
-			done = runstore.Committed{}
-		} else if e != nil {
-			done = e.done
+// ReleaseLease implements adapter.Core: one conditional mutation.
+func (s *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
+	f, guards := req.Fence, runstore.GuardsOf(req.Guards...)
+	n := needs{keys: keysOf(guards, req.Writes), clock: strict(f), strict: true, events: len(req.Writes.Events) > 0}
+	n.replays = !req.Writes.IsZero()
+	e, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
+		if !r.exists() {
+			return nil, runstore.ErrNotFound
 		}
-		return err
+		name := rules.ReleaseResult(f.Grant())
+		if first, repeated := r.results[name]; repeated && first.Token == int64(f.Token()) {
+			done = first.committed()
+			return r.replay(), nil
+		}
+		h := r.head.rules(r.id, r.beat)
+		replay, err := h.Release(f, now)
+		if err != nil {
+			return nil, err
+		}
+		if replay {
+			done = runstore.Committed{LastSeq: h.LastSeq, Time: now, Replayed: true}
+			return r.replay(), nil
+		}
+		if err := h.Guards(guards, now, r.version); err != nil {
+			return nil, err
+		}
+		e := newEdit(r, now)
+		e.apply(req.Writes, f.Token(), f.Owner(), false)
+		if err := e.fits(); err != nil {
+			return nil, err
+		}
+		e.end(false)
+		if !req.Writes.IsZero() {
+			e.remember(name, result{Token: int64(f.Token())})
+		}
+		return e, nil
 	})
+	if e != nil {
+		done = e.done
+	}
 	return done, err
 }
 
 var errPurged = errors.New("bigtable: the run existed, and was purged while it was read")
-
-func withGrant(spec runstore.LeaseSpec) *runstore.LeaseSpec {
-	if spec.Grant == "" {
-		spec.Grant = runstore.NewGrantID()
-	}
-	return &spec
-}

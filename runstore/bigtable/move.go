@@ -40,13 +40,13 @@ const (
 
 // isHeavy reports whether records should leave the run's row. After a move that left much, because it has
 // places or keeps room, the next waits for as much as a move usually takes.
-func (s *Store) isHeavy(r *run) bool {
+func (s *engine) isHeavy(r *run) bool {
 	return r.exists() && r.head.RecordBytes > max(s.hotBytes, r.left+s.hotBytes*2/3)
 }
 
 // relieve moves records of a run that is heavy, in the background, and rewrites cold rows if that is
 // due. One such call at a time is enough.
-func (s *Store) relieve(r *run) {
+func (s *engine) relieve(r *run) {
 	if !s.isHeavy(r) || !r.relieving.CompareAndSwap(false, true) {
 		return
 	}
@@ -62,7 +62,7 @@ func (s *Store) relieve(r *run) {
 }
 
 // underLane calls f with the lane of a run.
-func (s *Store) underLane(ctx context.Context, id runstore.RunID, f func(context.Context, *run, *outcome.Backoff) (bool, error)) (bool, error) {
+func (s *engine) underLane(ctx context.Context, id runstore.RunID, f func(context.Context, *run, *outcome.Backoff) (bool, error)) (bool, error) {
 	r, err := s.runs.enter(ctx, id)
 	if err != nil {
 		return false, err
@@ -81,7 +81,7 @@ type mover struct {
 
 // moveNow moves records of a run before a write of it. If another handle wrote first, the handle knows the
 // run no more.
-func (s *Store) moveNow(ctx context.Context, r *run, t *outcome.Backoff) error {
+func (s *engine) moveNow(ctx context.Context, r *run, t *outcome.Backoff) error {
 	_, err := s.moveRecords(ctx, r, t)
 	if err == nil && !r.known && !t.More(ctx) {
 		err = outcome.Unavailable(outcome.Cause(ctx, errBusy))
@@ -94,7 +94,7 @@ func (s *Store) moveNow(ctx context.Context, r *run, t *outcome.Backoff) error {
 
 // newMover reads a run's row. It returns nil, and the handle knows the run no more, if there is no such
 // run, or the run is of an old epoch, which the next write raises.
-func (s *Store) newMover(ctx context.Context, r *run) (*mover, *row, error) {
+func (s *engine) newMover(ctx context.Context, r *run) (*mover, *row, error) {
 	at, err := s.readRun(ctx, r.id, wholeFamily(familyRecords), coldFilter())
 	if err != nil || !at.exists() || at.head.isOld(s.epoch()) {
 		r.forget()
@@ -137,7 +137,7 @@ func (m *mover) add(key runstore.RecordKey, cell []byte, about *meta) {
 
 // moveRecords moves the records of a run that were changed longest ago, and reports whether cold rows are
 // to be rewritten.
-func (s *Store) moveRecords(ctx context.Context, r *run, t *outcome.Backoff) (rewrites bool, err error) {
+func (s *engine) moveRecords(ctx context.Context, r *run, t *outcome.Backoff) (rewrites bool, err error) {
 	m, at, err := s.newMover(ctx, r)
 	if err != nil || m == nil {
 		return false, err
@@ -186,7 +186,7 @@ func (s *Store) moveRecords(ctx context.Context, r *run, t *outcome.Backoff) (re
 }
 
 // rewrite makes one step of a rewriting, and reports whether it needs another.
-func (s *Store) rewrite(ctx context.Context, r *run, t *outcome.Backoff) (more bool, err error) {
+func (s *engine) rewrite(ctx context.Context, r *run, t *outcome.Backoff) (more bool, err error) {
 	m, at, err := s.newMover(ctx, r)
 	if err != nil || m == nil || len(m.list.moves) < 2 {
 		return false, err
@@ -235,7 +235,7 @@ func (s *Store) rewrite(ctx context.Context, r *run, t *outcome.Backoff) (more b
 
 // makeMove writes the rows of a move, and then makes it. Nothing that a caller sees depends on the
 // move, so no error of it is an unknown outcome.
-func (s *Store) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Backoff) (made bool, err error) {
+func (s *engine) makeMove(ctx context.Context, r *run, m *mover, t *outcome.Backoff) (made bool, err error) {
 	if m.head.MarkRev == 0 {
 		m.mark()
 	}
@@ -285,7 +285,7 @@ func asUnavailable(id runstore.RunID, err error) error {
 
 // deadCold returns rows of cold records that do not count, and never will: those of moves that failed,
 // those that later ones replaced, and those of lives that are over.
-func (s *Store) deadCold(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) error {
+func (s *engine) deadCold(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) error {
 	all := ownedKey(kindCold, id)
 	c, err := at.cold()
 	if err != nil {
@@ -322,7 +322,7 @@ func (s *Store) deadCold(ctx context.Context, id runstore.RunID, at *row, dead f
 
 // coldPacks calls f for each cold record of a run that counts and whose value is in a pack. It returns
 // errMoved if a move was made meanwhile: f may have missed records that a rewriting copied.
-func (s *Store) coldPacks(ctx context.Context, id runstore.RunID, at *row, f func(*meta)) error {
+func (s *engine) coldPacks(ctx context.Context, id runstore.RunID, at *row, f func(*meta)) error {
 	c, err := at.cold()
 	if err != nil || c == nil {
 		return err

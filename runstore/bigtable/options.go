@@ -2,14 +2,13 @@ package bigtable
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"regexp"
 	"time"
 
 	"google.golang.org/grpc"
 
-	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // Options says which table holds the store, and how to reach it.
@@ -69,18 +68,14 @@ func (o *Options) withDefaults() (Options, error) {
 		{"project", opts.Project, projectName}, {"instance", opts.Instance, instanceName}, {"table", opts.Table, tableName},
 	} {
 		if !n.pattern.MatchString(n.value) {
-			problems = append(problems, badOption(n.field, "%q is none that Bigtable takes; write bigtable://project/instance/table", n.value))
+			problems = append(problems, adapter.Invalid(n.field, "%q is none that Bigtable takes; write bigtable://project/instance/table", n.value))
 		}
 	}
 	if opts.AppProfile != "" && !profileName.MatchString(opts.AppProfile) {
-		problems = append(problems, badOption("app_profile", "%q is none that Bigtable takes", opts.AppProfile))
+		problems = append(problems, adapter.Invalid("app_profile", "%q is none that Bigtable takes", opts.AppProfile))
 	}
 	if opts.RetryTimeout < time.Millisecond || opts.RetryTimeout > time.Hour {
-		problems = append(problems, badOption("retry_timeout", "%v is out of range, the limits are 1ms and 1h", opts.RetryTimeout))
+		problems = append(problems, adapter.Invalid("retry_timeout", "%v is out of range, the limits are 1ms and 1h", opts.RetryTimeout))
 	}
 	return opts, errors.Join(problems...)
-}
-
-func badOption(field, format string, args ...any) error {
-	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }

@@ -85,7 +85,7 @@ func (e errMissing) Error() string {
 }
 
 // fetch reads packed values. It returns errMissing if one is not there.
-func (s *Store) fetch(ctx context.Context, wanted []want) error {
+func (s *engine) fetch(ctx context.Context, wanted []want) error {
 	var first error
 	err := s.fetchEach(ctx, wanted, func(_ int, missing error) {
 		if first == nil {
@@ -99,7 +99,7 @@ func (s *Store) fetch(ctx context.Context, wanted []want) error {
 }
 
 // fetchEach reads packed values, and calls missing for each that is not there.
-func (s *Store) fetchEach(ctx context.Context, wanted []want, missing func(i int, err error)) error {
+func (s *engine) fetchEach(ctx context.Context, wanted []want, missing func(i int, err error)) error {
 	if len(wanted) == 0 {
 		return nil
 	}

@@ -38,7 +38,7 @@ import (
 //  6. The raise of the epoch closes and freezes the page that ends the log. So no late request of the
 //     history that a failover lost finds its header.
 //
-// Store.append adds an entry, withPage decodes a page, closePage closes it and freeze completes it. The
+// engine.append adds an entry, withPage decodes a page, closePage closes it and freeze completes it. The
 // sequencer calls them: extend for events, review for pages that have closed or are idle.
 //
 // A program of format 4 takes an open page for a complete segment, and creates the next one behind it.
@@ -187,7 +187,7 @@ func (g *segment) isOpen() bool { return g != nil && g.appends != nil && g.appen
 // append appends an entry to a page. It returns the page after that, or nil if the page was frozen or
 // removed, and reports whether the entry counts. An entry that does not count then never will: the page
 // was closed before it.
-func (s *Store) append(ctx context.Context, g *segment, e entry) (now *segment, has bool, err error) {
+func (s *engine) append(ctx context.Context, g *segment, e entry) (now *segment, has bool, err error) {
 	e.nonce = rand.Uint64()
 	when := s.present()
 	rmw := bigtable.NewReadModifyWrite()
@@ -225,7 +225,7 @@ type written struct {
 // prunedEntries appends. prune skips a page that is closed, which freeze rewrites. It also skips a
 // version that the process may have written before it was suspended: after a failover the page may end
 // with an earlier version. The next writer deletes what prune skips.
-func (s *Store) prune(ctx context.Context, g *segment) error {
+func (s *engine) prune(ctx context.Context, g *segment) error {
 	if !g.isOpen() || g.entries%prunedEntries != 0 || g.written.at == 0 || s.isOld(g.written.when) {
 		return nil
 	}
@@ -235,14 +235,14 @@ func (s *Store) prune(ctx context.Context, g *segment) error {
 }
 
 // closePage closes a page. The log continues with the segment of the number next.
-func (s *Store) closePage(ctx context.Context, g *segment, next int64) (*segment, error) {
+func (s *engine) closePage(ctx context.Context, g *segment, next int64) (*segment, error) {
 	now, _, err := s.append(ctx, g, entry{next: next})
 	return now, err
 }
 
 // freeze moves the entries of a closed page into the cell of its segment and returns the segment. Every
 // handle that freezes a page writes the same ranges, and only the first request finds the header.
-func (s *Store) freeze(ctx context.Context, g *segment) (*segment, error) {
+func (s *engine) freeze(ctx context.Context, g *segment) (*segment, error) {
 	frozen := &segment{By: ^g.By, Next: g.Next, Ranges: g.Ranges, Paged: true, number: g.number}
 	value, _ := json.Marshal(frozen) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()

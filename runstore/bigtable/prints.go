@@ -58,7 +58,7 @@ func mergePrints(sorted, more []uint32) []uint32 {
 
 // learnPrints reads the fingerprints of a run once the handle has met a few absent keys that it had to
 // look for among cold records.
-func (s *Store) learnPrints(ctx context.Context, r *run, c *cold, asked []runstore.RecordKey) error {
+func (s *engine) learnPrints(ctx context.Context, r *run, c *cold, asked []runstore.RecordKey) error {
 	if c == nil || r.prints.of == c.id() {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (s *Store) learnPrints(ctx context.Context, r *run, c *cold, asked []runsto
 }
 
 // loadPrints reads the fingerprints of a run, if the rows of all listed moves are there.
-func (s *Store) loadPrints(ctx context.Context, r *run, c *cold) error {
+func (s *engine) loadPrints(ctx context.Context, r *run, c *cold) error {
 	var all []uint32
 	moves := 0
 	prefix := printPrefix(r.id, c.life)

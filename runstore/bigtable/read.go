@@ -9,51 +9,42 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// rereads is how often a reader tries again whose values were replaced while it read
-// them. Each time somebody else has made progress.
+// rereads bounds the reads of an operation whose values are replaced while it reads them. A write has
+// made progress before each.
 const rereads = 100
 
-// steady repeats a read that met a value which was just replaced.
-func steady(f func() error) error {
-	var err error
+// steady repeats a read that returns errMissing: the value was replaced before it was fetched.
+func steady[R any](f func() (R, error)) (found R, err error) {
 	for range rereads {
 		var missing errMissing
-		if err = f(); !errors.As(err, &missing) {
-			return err
+		if found, err = f(); !errors.As(err, &missing) {
+			return found, err
 		}
 	}
-	return outcome.Unavailable(err)
+	return found, outcome.Unavailable(err)
 }
 
-// GetRun implements runstore.RunStore: one read.
-func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (found runstore.Run, err error) {
-	err = s.op(ctx, "get run", id, runstore.CheckRunID(id), func(ctx context.Context) error {
-		found, err = s.getRun(ctx, id)
-		return err
-	})
-	return found, err
-}
-
-func (s *Store) getRun(ctx context.Context, id runstore.RunID) (found runstore.Run, err error) {
-	err = steady(func() error {
+// GetRun implements adapter.Core: one read.
+func (s *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+	return steady(func() (found runstore.Run, err error) {
 		r, err := s.readRun(ctx, id, column(familyRecords, string(runstore.SummaryKey)))
 		if err != nil {
-			return err
+			return found, err
 		}
 		if !r.exists() {
-			return runstore.ErrNotFound
+			return found, runstore.ErrNotFound
 		}
-		var pack *packed
-		found, pack, err = r.public(id)
+		found, pack, err := r.public(id)
 		if err != nil || pack == nil {
-			return err
+			return found, err
 		}
-		return s.fetch(ctx, []want{{id, pack, func(value []byte) { found.Summary.Value = value }}})
+		err = s.fetch(ctx, []want{{id, pack, func(value []byte) { found.Summary.Value = value }}})
+		return found, err
 	})
-	return found, err
 }
 
 // public returns the run's head with its summary, and the pack that has the summary's
@@ -71,20 +62,14 @@ func (r *row) public(id runstore.RunID) (found runstore.Run, pack *packed, err e
 	return found, pack, nil
 }
 
-// ReadRecords implements runstore.RunStore: one read, another where the run has cold records, and one for
-// large values.
-func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
-	err = s.op(ctx, "read records", id, q.Check(id), func(ctx context.Context) error {
-		return steady(func() error {
-			records, err = s.readRecords(ctx, id, q)
-			return err
-		})
-	})
-	return records, err
+// ReadRecords implements adapter.Core: one read, another if the run has cold records, and one for large
+// values.
+func (s *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	return steady(func() ([]runstore.Record, error) { return s.readRecords(ctx, id, q) })
 }
 
 // readRecords reads records by their keys, or a page of them.
-func (s *Store) readRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
+func (s *engine) readRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
 	asked := map[runstore.RecordKey]bool{}
 	for _, k := range q.Keys {
 		asked[k] = true
@@ -127,7 +112,7 @@ func (s *Store) readRecords(ctx context.Context, id runstore.RunID, q runstore.R
 // readPrefix reads the cells of up to limit records behind q.After in the run's row, and as many cold ones. All
 // of either kind were met for the keys for which upTo is true. It leaves out the cells below a stamp before it
 // counts them.
-func (s *Store) readPrefix(ctx context.Context, id runstore.RunID, q runstore.RecordQuery, limit int, stamp int64) (r *row, colds coldPage, upTo func(runstore.RecordKey) bool, err error) {
+func (s *engine) readPrefix(ctx context.Context, id runstore.RunID, q runstore.RecordQuery, limit int, stamp int64) (r *row, colds coldPage, upTo func(runstore.RecordKey) bool, err error) {
 	filters := []bigtable.Filter{coldFilter()}
 	from := max(string(q.Prefix), string(q.After)+"\x00")
 	if q.After == "" {
@@ -156,37 +141,30 @@ func (s *Store) readPrefix(ctx context.Context, id runstore.RunID, q runstore.Re
 }
 
 // pageOf returns the first records of a page that ends by its size, and by a limit if that is not 0.
-func (s *Store) pageOf(ctx context.Context, id runstore.RunID, all []found, limit int) (records []runstore.Record, err error) {
+func (s *engine) pageOf(ctx context.Context, id runstore.RunID, all []found, limit int) (records []runstore.Record, err error) {
 	var wanted []want
-	size := 0
+	p := adapter.NewPage(limit)
 	for _, one := range all {
-		if limit > 0 && (len(records) == limit || size > runstore.MaxPageBytes) {
-			break
-		}
+		i, size := len(records), len(one.value)
 		records = append(records, one.meta.record(one.key, one.value))
-		size += len(one.value)
 		if m := &one.meta; m.Pack != nil {
-			i := len(records) - 1
 			wanted = append(wanted, want{id, m.Pack, func(value []byte) { records[i].Value = value }})
 			size += int(m.Pack.Length)
+		}
+		if p.Add(size) && limit > 0 {
+			break
 		}
 	}
 	return records, s.fetch(ctx, wanted)
 }
 
-// ReadJournal implements runstore.RunStore: one read, and another where the page has
-// sealed events or large values.
-func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
-	err = s.op(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func(ctx context.Context) error {
-		return steady(func() error {
-			events, err = s.readJournal(ctx, id, int64(max(from, 1)), limit)
-			return err
-		})
-	})
-	return events, err
+// ReadJournal implements adapter.Core: one read, and another if the page has sealed events or large
+// values.
+func (s *engine) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+	return steady(func() ([]runstore.Event, error) { return s.readJournal(ctx, id, int64(max(from, 1)), limit) })
 }
 
-func (s *Store) readJournal(ctx context.Context, id runstore.RunID, from int64, limit int) ([]runstore.Event, error) {
+func (s *engine) readJournal(ctx context.Context, id runstore.RunID, from int64, limit int) ([]runstore.Event, error) {
 	r, err := s.readRun(ctx, id, eventColumns(from, from+int64(limit)-1))
 	if err != nil {
 		return nil, err
@@ -194,11 +172,11 @@ func (s *Store) readJournal(ctx context.Context, id runstore.RunID, from int64, 
 	if !r.exists() {
 		return nil, runstore.ErrNotFound
 	}
-	p := &page{id: id, left: limit}
+	p := &page{id: id, Page: adapter.NewPage(limit)}
 	// Segments are immutable, so it does not matter that they are read later.
-	for number := (from - 1) / segmentSize; number < r.head.Sealed && !p.full(); {
+	for number := (from - 1) / segmentSize; number < r.head.Sealed && !p.full; {
 		var keys []string
-		for size := 0; number < r.head.Sealed && size < p.left+segmentSize; number++ {
+		for size := 0; number < r.head.Sealed && size < limit-len(p.events)+segmentSize; number++ {
 			keys = append(keys, segmentKey(id, r.head.Life, number))
 			size += segmentSize
 		}
@@ -212,14 +190,14 @@ func (s *Store) readJournal(ctx context.Context, id runstore.RunID, from int64, 
 				return nil, errMissing{id} // purged meanwhile
 			}
 			for _, one := range segment {
-				if one.seq >= from && !p.full() {
+				if one.seq >= from && !p.full {
 					p.add(one.seq, &one.about, one.data)
 				}
 			}
 		}
 	}
 	err = r.events(func(one sealedEvent, _ []byte) error {
-		if one.seq >= from && !p.full() {
+		if one.seq >= from && !p.full {
 			p.add(one.seq, &one.about, one.data)
 		}
 		return nil
@@ -230,24 +208,21 @@ func (s *Store) readJournal(ctx context.Context, id runstore.RunID, from int64, 
 	return p.events, s.fetch(ctx, p.wanted)
 }
 
-// page collects a page of events: up to a limit, ended early by its size.
+// page collects a page of events.
 type page struct {
+	adapter.Page
 	id     runstore.RunID
-	left   int
-	size   int64
+	full   bool
 	events []runstore.Event
 	wanted []want
 }
 
-func (p *page) full() bool { return p.left <= 0 || p.size > runstore.MaxPageBytes }
-
 func (p *page) add(seq int64, a *about, data []byte) {
+	i, size := len(p.events), len(data)
 	p.events = append(p.events, a.event(seq, data))
-	p.left--
-	p.size += int64(len(data))
 	if a.Pack != nil {
-		i := len(p.events) - 1
-		p.size += a.Pack.Length
+		size += int(a.Pack.Length)
 		p.wanted = append(p.wanted, want{p.id, a.Pack, func(value []byte) { p.events[i].Data = value }})
 	}
+	p.full = p.Add(size)
 }

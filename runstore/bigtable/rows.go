@@ -101,7 +101,7 @@ func parseRow(r bigtable.Row) (*row, error) {
 func (r *row) exists() bool { return r.stored != nil && !r.head.Purged }
 
 // readRun reads a run's head and what further filters select.
-func (s *Store) readRun(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (r *row, err error) {
+func (s *engine) readRun(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (r *row, err error) {
 	filter := latest(append([]bigtable.Filter{wholeFamily(familyHead)}, more...)...)
 	err = s.again(ctx, func(ctx context.Context) error {
 		found, err := s.table.ReadRow(ctx, runKey(id), bigtable.RowFilter(filter))
@@ -119,7 +119,7 @@ const maxRowSet = 200 << 10
 
 // readList reads rows by their keys, in as few requests as they fit in, and calls f
 // for each that there is.
-func (s *Store) readList(ctx context.Context, keys []string, filter bigtable.Filter, f func(bigtable.Row) error) error {
+func (s *engine) readList(ctx context.Context, keys []string, filter bigtable.Filter, f func(bigtable.Row) error) error {
 	for len(keys) > 0 {
 		n, size := 0, 0
 		for n < len(keys) && (n == 0 || size+len(keys[n]) < maxRowSet) {
@@ -185,7 +185,7 @@ const maxMessage = 2 << 20
 
 // writeAll makes changes that may be repeated, in as few requests as they fit in. Those of
 // one request are applied in any order, and each on its own.
-func (s *Store) writeAll(ctx context.Context, all []mutation) error {
+func (s *engine) writeAll(ctx context.Context, all []mutation) error {
 	for len(all) > 0 {
 		n, size := 0, 0
 		for n < len(all) && n < 10_000 && (n == 0 || size+all[n].n < maxMessage) {
@@ -226,12 +226,12 @@ func remove(key string) mutation {
 const scanPage = 2000
 
 // scanPrefix calls f for the keys of the rows that begin with prefix, page by page.
-func (s *Store) scanPrefix(ctx context.Context, prefix string, f func(keys []string) error) error {
+func (s *engine) scanPrefix(ctx context.Context, prefix string, f func(keys []string) error) error {
 	return s.scanRange(ctx, prefix, after(prefix), f)
 }
 
 // scanRange calls f for the keys of the rows in a range, page by page.
-func (s *Store) scanRange(ctx context.Context, from, to string, f func(keys []string) error) error {
+func (s *engine) scanRange(ctx context.Context, from, to string, f func(keys []string) error) error {
 	for {
 		keys, err := s.keys(ctx, from, to, scanPage)
 		if err == nil && len(keys) > 0 {
@@ -245,7 +245,7 @@ func (s *Store) scanRange(ctx context.Context, from, to string, f func(keys []st
 }
 
 // keys returns the first keys in a range, up to a limit.
-func (s *Store) keys(ctx context.Context, from, to string, limit int) (keys []string, err error) {
+func (s *engine) keys(ctx context.Context, from, to string, limit int) (keys []string, err error) {
 	filter := bigtable.ChainFilters(bigtable.CellsPerRowLimitFilter(1), bigtable.StripValueFilter())
 	err = s.again(ctx, func(ctx context.Context) error {
 		keys = keys[:0]

@@ -33,7 +33,7 @@ import (
 //     was suspended cannot move a run of a later grant.
 //
 // A row that moved up, or that nothing replaces, is removed at once: a scan forwards meets the run
-// at its later place. A scan backwards reads its range again, forwards (Store.scan). A row that
+// at its later place. A scan backwards reads its range again, forwards (engine.scan). A row that
 // moved down stays for placeGrace.
 
 // runnableFrom returns where the head places the run in IndexRunnable, 0 if it does not.
@@ -100,7 +100,7 @@ func (e *edit) place() {
 
 // writeBeside begins to write the rows that are written together with the head. The function that
 // it returns waits for them.
-func (s *Store) writeBeside(ctx context.Context, e *edit) (wait func() error) {
+func (s *engine) writeBeside(ctx context.Context, e *edit) (wait func() error) {
 	if len(e.beside) == 0 {
 		return func() error { return nil }
 	}
@@ -114,7 +114,7 @@ func (r *run) replay() *edit { return &edit{run: r, replay: true} }
 
 // replace writes the run's entry in IndexRunnable again, before the repeat of a request is
 // acknowledged.
-func (s *Store) replace(ctx context.Context, r *run) error {
+func (s *engine) replace(ctx context.Context, r *run) error {
 	if !r.exists() || r.head.Runnable == 0 || r.head.Format < formatPlaces {
 		return nil
 	}

@@ -39,7 +39,7 @@ type sealedEvent struct {
 }
 
 // segments reads segments by their keys.
-func (s *Store) segments(ctx context.Context, keys []string) (map[string][]sealedEvent, error) {
+func (s *engine) segments(ctx context.Context, keys []string) (map[string][]sealedEvent, error) {
 	found := map[string][]sealedEvent{}
 	err := s.eachSegment(ctx, keys, func(key string, events []sealedEvent, damage error) error {
 		found[key] = events
@@ -49,7 +49,7 @@ func (s *Store) segments(ctx context.Context, keys []string) (map[string][]seale
 }
 
 // eachSegment calls f for each segment that there is. damage says that it cannot be decoded.
-func (s *Store) eachSegment(ctx context.Context, keys []string, f func(key string, events []sealedEvent, damage error) error) error {
+func (s *engine) eachSegment(ctx context.Context, keys []string, f func(key string, events []sealedEvent, damage error) error) error {
 	return s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		number := fromBE64(r.Key()[len(r.Key())-8:])
 		var events []sealedEvent
@@ -74,7 +74,7 @@ type sealing struct {
 // last events where a tailing reader finds them in one read. Nil means that there are
 // none, or that the row has fewer events than least. No lane is needed: who else copies
 // them writes the same.
-func (s *Store) copySegments(ctx context.Context, id runstore.RunID, least int64) (*sealing, error) {
+func (s *engine) copySegments(ctx context.Context, id runstore.RunID, least int64) (*sealing, error) {
 	found, err := s.readRun(ctx, id, wholeFamily(familyEvents), wholeFamily(familyFeed))
 	if err != nil || !found.exists() || found.head.unsealed() < least {
 		return nil, err
@@ -136,7 +136,7 @@ func (e *edit) seal(p *sealing) {
 
 // prepareSeal writes the segments of a run that has become long. The run's next write
 // takes them out of the row, so that sealing costs no conditional mutation of its own.
-func (s *Store) prepareSeal(ctx context.Context, id runstore.RunID) error {
+func (s *engine) prepareSeal(ctx context.Context, id runstore.RunID) error {
 	if s.runs.prepared(id) {
 		return nil
 	}
@@ -163,7 +163,7 @@ func (s *Store) prepareSeal(ctx context.Context, id runstore.RunID) error {
 
 // makeRoom relieves a row that is too full for another event: it seals those that it has. The
 // caller has the run's lane.
-func (s *Store) makeRoom(ctx context.Context, r *run, t *outcome.Backoff) error {
+func (s *engine) makeRoom(ctx context.Context, r *run, t *outcome.Backoff) error {
 	p, err := s.copySegments(ctx, r.id, segmentSize)
 	if err != nil {
 		return err

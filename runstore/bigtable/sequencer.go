@@ -31,7 +31,7 @@ import (
 // Every few seconds the handle reviews the page that ends the log, and writes what complete segments name
 // back to the rows (tell.go).
 type sequencer struct {
-	store *Store
+	store *engine
 	mu    sync.Mutex
 	dirty map[runstore.RunID]bool     // runs with events that the feed may not have
 	ahead int64                       // the newest epoch of a head that this handle wrote
@@ -58,7 +58,7 @@ type progress struct {
 	paged        int64 // the run's events up to this one must not stand in pages
 }
 
-func newSequencer(s *Store) *sequencer {
+func newSequencer(s *engine) *sequencer {
 	return &sequencer{
 		store: s, dirty: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
 		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, mine: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{},
@@ -440,7 +440,7 @@ func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
 
 // create creates the row of a segment if it is absent: as an open page, or complete. It reports whether
 // this request created the row.
-func (s *Store) create(ctx context.Context, g *segment, open bool) (made bool, err error) {
+func (s *engine) create(ctx context.Context, g *segment, open bool) (made bool, err error) {
 	value, _ := json.Marshal(g) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
 	set.Set(familyOther, "", numbered(g.stamp()), value)

@@ -22,14 +22,14 @@ import (
 //     grows with the epochs, and lies above every segment of the epochs before. The first
 //     epoch has the stamp 0.
 //  2. Raising the epoch writes all cells of a run's row again, under the new stamp and with the
-//     head that names it (Store.raiseRun). After that each write has the stamp of the head.
+//     head that names it (engine.raiseRun). After that each write has the stamp of the head.
 //  3. Readers leave out the cells of a row whose stamp is below that of its head (parseRow).
 //     Of cells of one column they see the one with the highest stamp, as ever.
 //  4. The cells that record how many of a run's events the feed has have the number of the
 //     feed's segment as their timestamp. It is above the stamp of the segment's epoch.
 //  5. Segments of the journal have the stamp of the head that they were copied under. The one
 //     segment of the feed's log that ends an epoch, a page or one without events, has the stamp of the
-//     next. The log behind it, up to the first segment of the next epoch, is not read (Store.beyond).
+//     next. The log behind it, up to the first segment of the next epoch, is not read (engine.beyond).
 //
 // Without 2 a cell of the lost history would replace the one that it was written over, for both
 // are of one epoch, and a record that only the lost history has would look like one that the
@@ -114,7 +114,7 @@ func (e *edit) begin(now *epoch) {
 
 // raiseRun brings a run into an epoch: it ends the grant of an epoch before, and stamps all
 // cells. The caller has the run's lane.
-func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Backoff) error {
+func (s *engine) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Backoff) error {
 	found, err := s.readRun(ctx, r.id,
 		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), coldFilter())
 	if err != nil || found.stored == nil || !found.head.isOld(now) {
@@ -174,7 +174,7 @@ func (s *Store) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Bac
 // that names some was lost at the end of an epoch's log, that is what the row's steps say of
 // segments before, and what the log's last segments name. Without both it is none: the feed gets
 // all events of the run again, and readers pass over those of before (fork).
-func (s *Store) survived(ctx context.Context, found *row, x *fed, known *history) (through int64, err error) {
+func (s *engine) survived(ctx context.Context, found *row, x *fed, known *history) (through int64, err error) {
 	lost, is := known.lost(numberOf(x.at))
 	if !is {
 		return x.through, nil
@@ -196,7 +196,7 @@ type runLife struct {
 
 // logEnd returns the last event of each run in those last segments of a log that share a step
 // with its end. It reads them once.
-func (s *Store) logEnd(ctx context.Context, of gap, known *history) (named map[runLife]int64, err error) {
+func (s *engine) logEnd(ctx context.Context, of gap, known *history) (named map[runLife]int64, err error) {
 	known.mu.Lock()
 	defer known.mu.Unlock()
 	if named, read := known.ends[of]; read {
@@ -256,7 +256,7 @@ func (e *edit) restamp(found *row, x *fed, through int64, now *epoch) (feeds boo
 }
 
 // learn remembers the newest epoch, and where the log of the feed is not read.
-func (s *Store) learn(x *epochs) {
+func (s *engine) learn(x *epochs) {
 	if len(x.Epochs) == 0 {
 		return
 	}
@@ -303,7 +303,7 @@ func (known *history) lost(number int64) (gap, bool) {
 }
 
 // epoch returns the newest epoch that the handle knows, or nil.
-func (s *Store) epoch() *epoch {
+func (s *engine) epoch() *epoch {
 	if known := s.history.Load(); known != nil {
 		return &known.now
 	}
@@ -312,7 +312,7 @@ func (s *Store) epoch() *epoch {
 
 // beyond returns the number at which a reader of the log goes on that comes to a number, and
 // whether it is another.
-func (s *Store) beyond(number int64) (next int64, skips bool) {
+func (s *engine) beyond(number int64) (next int64, skips bool) {
 	if known := s.history.Load(); known != nil {
 		for _, g := range known.gaps {
 			if number > g.behind && number < g.before {
@@ -343,7 +343,7 @@ const hintMargin = 1 << 16
 // closeLog ends the log of the epoch before the newest, tells the runs what it has, and records
 // where it ends. It returns the epochs as they are stored then:
 // another handle may have raised the epoch.
-func (s *Store) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
+func (s *engine) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	last := len(x.Epochs) - 1
 	now := x.Epochs[last]
 	told, err := s.hint(ctx)

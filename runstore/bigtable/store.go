@@ -16,17 +16,32 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 	"github.com/tapestore/tapestore/runstore/localclock"
-	"github.com/tapestore/tapestore/runstore/serving"
 )
 
-// Store is an open handle on a store in Bigtable. It implements runstore.RunStore and
-// the capabilities EpochManager, RunNotifier, Describer and GarbageCollector.
+// Store is an open handle on a store in Bigtable. It implements runstore.RunStore and the
+// capabilities EpochManager, RunNotifier, Describer and GarbageCollector.
 type Store struct {
+	*adapter.Store
+	adapter.EpochManager
+	adapter.RunNotifier
+	engine *engine
+}
+
+var _ interface {
+	runstore.RunStore
+	runstore.EpochManager
+	runstore.RunNotifier
+	runstore.Describer
+	runstore.GarbageCollector
+} = (*Store)(nil)
+
+// engine implements adapter.Core for one handle.
+type engine struct {
 	opts     Options
-	waiters  wakeup.Hub
 	emulated bool
 	cluster  string // of the app profile, if it could be read
 	restored string // what the table was restored from; empty if it was not
@@ -58,23 +73,12 @@ type Store struct {
 	closeGrace  time.Duration // bounds what the background finishes when the handle is closed
 
 	background sync.WaitGroup
-	life       sync.Mutex // guards the following, and what is begun against Close
+	life       sync.Mutex // guards ended: no work begins in the background after Close has begun
 	ended      bool
-	under      int           // operations under way
-	idle       chan struct{} // closed when the last of them has ended, after Close
-	closeOnce  sync.Once
-	closed     chan struct{}
+	closed     chan struct{}   // closed when Close has begun
 	stopped    context.Context // ends the work in the background
 	stop       context.CancelFunc
 }
-
-var _ interface {
-	runstore.RunStore
-	runstore.EpochManager
-	runstore.RunNotifier
-	runstore.Describer
-	runstore.GarbageCollector
-} = (*Store)(nil)
 
 // Open opens the store and creates its table as needed.
 func Open(ctx context.Context, o *Options) (*Store, error) {
@@ -90,7 +94,10 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)), clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout, closeGrace: closeGrace, lonelyAfter: lonelyAfter, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}), idle: make(chan struct{})}
+	s := &engine{
+		opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout,
+		closeGrace: closeGrace, lonelyAfter: lonelyAfter, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}),
+	}
 	if opts.bound > 0 {
 		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
 	}
@@ -109,15 +116,21 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	s.table = s.client.Open(opts.Table)
 	s.feed, s.upkeep = newSequencer(s), newUpkeep(s)
 	s.waste = newWaste(s)
+	handle := &Store{engine: s, Store: adapter.New(s, adapter.Options{
+		Waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)),
+		Before:  s.readClock, Classify: ofRun,
+	})}
+	handle.EpochManager = adapter.NewEpochManager(handle.Store, s)
+	handle.RunNotifier = adapter.NewRunNotifier(handle.Store, nil)
 	if err := s.begin(ctx); err != nil {
-		_ = s.Close()
+		_ = handle.Close()
 		return nil, unclassified(ctx, err)
 	}
 	s.background.Go(s.feed.work)
 	s.background.Go(s.upkeep.seal)
 	s.background.Go(s.upkeep.pass)
 	s.background.Go(s.waste.work)
-	return s, nil
+	return handle, nil
 }
 
 func unclassified(ctx context.Context, err error) error {
@@ -128,7 +141,7 @@ func unclassified(ctx context.Context, err error) error {
 }
 
 // connect makes the clients and prepares the table.
-func (s *Store) connect(ctx context.Context) error {
+func (s *engine) connect(ctx context.Context) error {
 	var clientOpts, adminOpts []option.ClientOption
 	config := bigtable.ClientConfig{AppProfile: s.opts.AppProfile}
 	address := s.opts.Emulator
@@ -191,7 +204,7 @@ func (s *Store) connect(ctx context.Context) error {
 }
 
 // dial makes a connection to an emulator.
-func (s *Store) dial(address string) (*grpc.ClientConn, error) {
+func (s *engine) dial(address string) (*grpc.ClientConn, error) {
 	quick := backoff.DefaultConfig
 	quick.BaseDelay, quick.MaxDelay = 5*time.Millisecond, outcome.MaxPause
 	return grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
@@ -209,7 +222,7 @@ const (
 )
 
 // begin makes sure of the epoch and reads the clock.
-func (s *Store) begin(ctx context.Context) error {
+func (s *engine) begin(ctx context.Context) error {
 	if err := s.incarnate(ctx); err != nil {
 		return err
 	}
@@ -225,86 +238,42 @@ func (s *Store) begin(ctx context.Context) error {
 	return nil
 }
 
-// Close implements runstore.RunStore. Operations under way end first: those that
-// Bigtable leaves without an answer by their retry timeout.
-func (s *Store) Close() error {
-	s.closeOnce.Do(func() {
-		s.life.Lock()
-		s.ended = true
-		if s.under == 0 {
-			close(s.idle)
-		}
-		s.life.Unlock()
-		close(s.closed)
-		<-s.idle
-		s.feed.close()
-		s.upkeep.close()
-		s.waste.close()
-		defer time.AfterFunc(2*s.closeGrace, s.stop).Stop()
-		s.background.Wait()
-		s.stop()
-		_ = s.client.Close() // there is nothing that it could lose
-		if s.conn != nil {
-			_ = s.conn.Close() // if the client did not
-		}
-	})
+// Close implements adapter.Core. Operations in flight end first: those that Bigtable leaves without
+// a reply end at their retry timeout.
+func (s *engine) Close(idle <-chan struct{}) error {
+	s.life.Lock()
+	s.ended = true
+	s.life.Unlock()
+	close(s.closed)
+	<-idle
+	s.feed.close()
+	s.upkeep.close()
+	s.waste.close()
+	defer time.AfterFunc(2*s.closeGrace, s.stop).Stop()
+	s.background.Wait()
+	s.stop()
+	_ = s.client.Close() // there is nothing that it could lose
+	if s.conn != nil {
+		_ = s.conn.Close() // if the client did not
+	}
 	return nil
 }
 
-// op is the frame of every operation: input is checked before anything else, and
-// nothing happens on a closed handle or after the context's end.
-func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func(ctx context.Context) error) error {
-	if invalid != nil {
-		return outcome.Wrap(op, id, invalid)
-	}
-	if !s.enter() {
-		return outcome.Wrap(op, id, runstore.ErrClosed)
-	}
-	defer s.leave()
-	if err := ctx.Err(); err != nil {
-		return outcome.Wrap(op, id, outcome.Unavailable(err))
-	}
-	ctx = serving.With(ctx, op)
+// readClock runs before each operation. It reads Bigtable's clock first if the last reading is old,
+// and beside the operation if that reading is about to become old.
+func (s *engine) readClock(ctx context.Context) error {
 	if s.clock.old() {
-		if _, err := s.ask(ctx, clockKey()); err != nil {
-			return outcome.Wrap(op, id, err)
-		}
-	} else if _, age := s.clock.estimate(); age > refreshAfter {
+		_, err := s.ask(ctx, clockKey())
+		return err
+	}
+	if _, age := s.clock.estimate(); age > refreshAfter {
 		s.refreshClock()
 	}
-	return outcome.Wrap(op, id, ofRun(id, f(ctx)))
-}
-
-// RunWakeups implements runstore.RunNotifier: of writes of this process.
-func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (ch <-chan struct{}, err error) {
-	err = s.op(ctx, "run wakeups", id, runstore.CheckRunID(id), func(context.Context) error {
-		ch = s.waiters.Add(ctx, id, on)
-		return nil
-	})
-	return ch, err
-}
-
-// enter begins an operation, unless the handle was closed.
-func (s *Store) enter() bool {
-	s.life.Lock()
-	defer s.life.Unlock()
-	if s.ended {
-		return false
-	}
-	s.under++
-	return true
-}
-
-func (s *Store) leave() {
-	s.life.Lock()
-	defer s.life.Unlock()
-	if s.under--; s.under == 0 && s.ended {
-		close(s.idle)
-	}
+	return nil
 }
 
 // refreshClock reads the clock again, beside the operations.
-func (s *Store) refreshClock() {
+func (s *engine) refreshClock() {
 	if !s.clock.refreshing.CompareAndSwap(false, true) {
 		return
 	}

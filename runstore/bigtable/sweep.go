@@ -29,7 +29,7 @@ const (
 )
 
 // later does something in the background.
-func (s *Store) later(f func(ctx context.Context) error) {
+func (s *engine) later(f func(ctx context.Context) error) {
 	s.life.Lock()
 	defer s.life.Unlock()
 	if s.ended {
@@ -45,7 +45,7 @@ func (s *Store) later(f func(ctx context.Context) error) {
 }
 
 // sweep passes over the marks of the given shards, which are sorted.
-func (s *Store) sweep(ctx context.Context, mine []int) error {
+func (s *engine) sweep(ctx context.Context, mine []int) error {
 	for len(mine) > 0 {
 		n := 1
 		for n < len(mine) && mine[n] == mine[n-1]+1 {
@@ -75,7 +75,7 @@ var errStopped = errors.New("bigtable: the handle was closed")
 
 // sweepMarks looks at the runs that marks lead to. An error about one does not keep it
 // from the others.
-func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
+func (s *engine) sweepMarks(ctx context.Context, keys []string) error {
 	marks := map[runstore.RunID][]mark{}
 	var rows []string
 	for _, k := range keys {
@@ -133,7 +133,7 @@ func (s *Store) sweepMarks(ctx context.Context, keys []string) error {
 
 // isIdle reports whether a run needs no mark: it was purged, or nobody drives it and
 // the feed has all of its events.
-func (s *Store) isIdle(id runstore.RunID, r *row, x *fed) bool {
+func (s *engine) isIdle(id runstore.RunID, r *row, x *fed) bool {
 	now, _ := s.clock.estimate()
 	return r.head.Purged || x.through >= r.head.Seq && now.Sub(runstore.FromMicros(r.head.Time)) > idleAfter &&
 		!r.head.rules(id, r.beat).Live(now)
@@ -142,7 +142,7 @@ func (s *Store) isIdle(id runstore.RunID, r *row, x *fed) bool {
 // visit collects what is left of a run that is idle or was purged, and takes its mark.
 // First it makes a revision of its own: of every write before that it is certain
 // whether it was made.
-func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
+func (s *engine) visit(ctx context.Context, id runstore.RunID) error {
 	when := s.present()
 	found, err := s.readRun(ctx, id, wholeFamily(familyFeed))
 	if err != nil || found.stored == nil || found.head.MarkRev == 0 {
@@ -189,7 +189,7 @@ func (s *Store) visit(ctx context.Context, id runstore.RunID) error {
 // collect deletes rows that a pass found dead in rows it read after the moment when. If the process
 // may have been suspended since, collect reads the epoch first: after a failover a run's head may
 // name the rows again.
-func (s *Store) collect(ctx context.Context, when moment, keys []string) error {
+func (s *engine) collect(ctx context.Context, when moment, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (s *Store) collect(ctx context.Context, when moment, keys []string) error {
 
 // stillOf returns errRaised if the epoch was raised after the moment when. It reads the epoch if the process
 // may have been suspended since then.
-func (s *Store) stillOf(ctx context.Context, when moment) error {
+func (s *engine) stillOf(ctx context.Context, when moment) error {
 	if still, err := s.ofThisEpoch(ctx, []garbage{{moment: when}}); err != nil || len(still) == 0 {
 		return cmp.Or(err, errRaised)
 	}
@@ -217,7 +217,7 @@ var errRaised = errors.New("bigtable: the epoch was raised while a pass looked a
 
 // revise makes a revision that changes nothing that a reader sees, if the run is still at
 // rev.
-func (s *Store) revise(ctx context.Context, id runstore.RunID, rev int64, change func(h *head)) (*edit, error) {
+func (s *engine) revise(ctx context.Context, id runstore.RunID, rev int64, change func(h *head)) (*edit, error) {
 	return s.write(ctx, id, needs{}, func(r *run, now time.Time) (*edit, error) {
 		if r.stored == nil || r.head.Rev != rev {
 			return nil, nil
@@ -231,7 +231,7 @@ func (s *Store) revise(ctx context.Context, id runstore.RunID, rev int64, change
 
 // deadPacks returns the rows of packs that nothing names and nothing can name any
 // more: those of writes that were not made, and of records that were replaced.
-func (s *Store) deadPacks(ctx context.Context, id runstore.RunID, found *row) (dead []string, err error) {
+func (s *engine) deadPacks(ctx context.Context, id runstore.RunID, found *row) (dead []string, err error) {
 	var keys []string
 	prefix := ownedKey(kindPack, id)
 	if err := s.scanPrefix(ctx, prefix, func(page []string) error {
@@ -285,7 +285,7 @@ func (s *Store) deadPacks(ctx context.Context, id runstore.RunID, found *row) (d
 }
 
 // madeEvent reports whether the write with a nonce appended the event with a seq.
-func (s *Store) madeEvent(ctx context.Context, id runstore.RunID, found *row, seq int64, nonce uint64) (bool, error) {
+func (s *engine) madeEvent(ctx context.Context, id runstore.RunID, found *row, seq int64, nonce uint64) (bool, error) {
 	if number := (seq - 1) / segmentSize; number < found.head.Sealed {
 		key := segmentKey(id, found.head.Life, number)
 		segments, err := s.segments(ctx, []string{key})

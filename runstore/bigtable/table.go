@@ -40,7 +40,7 @@ var families = map[string]bigtable.GCPolicy{
 var keepOne = bigtable.MaxVersionsPolicy(1)
 
 // prepare creates the table and its families, or makes sure that they are there.
-func (s *Store) prepare(ctx context.Context, admin *bigtable.AdminClient) error {
+func (s *engine) prepare(ctx context.Context, admin *bigtable.AdminClient) error {
 	for {
 		info, err := admin.TableInfo(ctx, s.opts.Table)
 		switch {
@@ -87,7 +87,7 @@ func (s *Store) prepare(ctx context.Context, admin *bigtable.AdminClient) error 
 // restoredFrom names the backup that the table was restored from, by its name and the time
 // at which it was begun; empty if the table was not restored. What a backup holds was
 // written before the backup was begun, so no restored table names its own.
-func (s *Store) restoredFrom(ctx context.Context, admin *tableadmin.BigtableTableAdminClient) (string, error) {
+func (s *engine) restoredFrom(ctx context.Context, admin *tableadmin.BigtableTableAdminClient) (string, error) {
 	table, err := admin.GetTable(ctx, &adminpb.GetTableRequest{
 		Name: fmt.Sprintf("projects/%s/instances/%s/tables/%s", s.opts.Project, s.opts.Instance, s.opts.Table), View: adminpb.Table_FULL,
 	})
@@ -119,7 +119,7 @@ func familiesFor(names []string, suffix, separator string, prefix ...string) str
 
 // checkProfile makes sure that the app profile takes conditional mutations. An
 // account that may not read app profiles hears of it at the first write.
-func (s *Store) checkProfile(ctx context.Context, admin *bigtable.InstanceAdminClient) error {
+func (s *engine) checkProfile(ctx context.Context, admin *bigtable.InstanceAdminClient) error {
 	name := s.opts.AppProfile
 	if name == "" {
 		name = "default"
@@ -147,7 +147,7 @@ var errProfile = errors.New("bigtable: the app profile must route to a single cl
 // Describe implements runstore.Describer.
 func (s *Store) Describe(context.Context) (runstore.Description, error) {
 	d := runstore.Description{Engine: "bigtable", Version: "v2 API", Tier: "service"}
-	if s.emulated {
+	if s.engine.emulated {
 		d.Tier = "emulator"
 	}
 	return d, nil

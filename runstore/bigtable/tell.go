@@ -170,7 +170,7 @@ const columnTold = "p"
 
 // advanceHint records that all segments up to a number are told to their runs. The hint never
 // goes back.
-func (s *Store) advanceHint(ctx context.Context, told int64) error {
+func (s *engine) advanceHint(ctx context.Context, told int64) error {
 	m := bigtable.NewMutation()
 	if told > 0 { // a range that ends at 0 has no end
 		m.DeleteTimestampRange(familyOther, columnTold, 0, numbered(told))
@@ -180,7 +180,7 @@ func (s *Store) advanceHint(ctx context.Context, told int64) error {
 }
 
 // hint returns the number up to which all segments are told to their runs.
-func (s *Store) hint(ctx context.Context) (told int64, err error) {
+func (s *engine) hint(ctx context.Context) (told int64, err error) {
 	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		value := cell(r, familyOther, columnTold)
 		if value == nil { // no program of format 5 has opened the store yet

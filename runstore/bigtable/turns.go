@@ -57,7 +57,7 @@ func newTurn(here localclock.Clock) *turn {
 
 // lost is called after each race that the operation lost, before it reads the run: it
 // asks for the next turn if that is due.
-func (t *turn) lost(ctx context.Context, s *Store, r *run, ofLease bool) {
+func (t *turn) lost(ctx context.Context, s *engine, r *run, ofLease bool) {
 	t.misses++
 	most := missesOfOther
 	if ofLease {
@@ -70,7 +70,7 @@ func (t *turn) lost(ctx context.Context, s *Store, r *run, ofLease bool) {
 
 // rests waits a moment before an operation that lost several races and has not asked for
 // a turn tries again, and reports whether it did: what was read before is old then.
-func (t *turn) rests(s *Store) bool {
+func (t *turn) rests(s *engine) bool {
 	if t.asked || t.misses < 2 {
 		return false
 	}
@@ -101,7 +101,7 @@ func (t *turn) yields(stored []byte, bound time.Duration) bool {
 
 // ask puts the operation's id into the cell. It is sent once; whether it came is seen by
 // the read that follows.
-func (t *turn) ask(ctx context.Context, s *Store, r *run) {
+func (t *turn) ask(ctx context.Context, s *engine, r *run) {
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.AppendValue(familyHead, columnRev, t.id)
 	ctx, cancel := context.WithTimeout(ctx, s.yieldFor)

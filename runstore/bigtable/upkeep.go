@@ -25,7 +25,7 @@ import (
 // reads it. Claims are no leases: they save work, and no guarantee depends on them, because two handles may
 // pass over one shard at the same time.
 type upkeep struct {
-	store *Store
+	store *engine
 	me    uint64
 	mu    sync.Mutex
 	long  map[runstore.RunID]bool // runs with events to seal
@@ -58,7 +58,7 @@ const (
 	compactEvery = 8
 )
 
-func newUpkeep(s *Store) *upkeep {
+func newUpkeep(s *engine) *upkeep {
 	return &upkeep{store: s, me: rand.Uint64() | 1, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1), done: make(chan struct{})}
 }
 

@@ -2,10 +2,9 @@ package bigtable
 
 import (
 	"context"
-	"strings"
-	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 func init() {
@@ -22,34 +21,19 @@ func init() {
 	})
 }
 
-// ParseURL reads bigtable://project/instance/table?key=value&… The keys are those of
-// [Options]: app_profile, emulator=host:port, create=no, retry_timeout.
+// ParseURL parses bigtable://project/instance/table?key=value&… The keys correspond to the fields of
+// [Options]: app_profile, create=no, emulator=host:port, retry_timeout.
 func ParseURL(u runstore.URL) (*Options, error) {
-	if err := u.RejectUnknownParams("app_profile", "create", "emulator", "retry_timeout"); err != nil {
+	o := &Options{}
+	err := adapter.ReadParams(u, map[string]func(value string) error{
+		"app_profile": adapter.Text(&o.AppProfile), "create": adapter.YesNo("create", &o.NoCreate, "no"),
+		"emulator": adapter.Text(&o.Emulator), "retry_timeout": adapter.Duration("retry_timeout", &o.RetryTimeout),
+	})
+	if err == nil {
+		o.Project, o.Instance, o.Table, err = adapter.SplitAddress(u, "table")
+	}
+	if err != nil {
 		return nil, err
-	}
-	path, ok := strings.CutPrefix(u.Address, "//")
-	parts := strings.Split(path, "/")
-	if !ok || len(parts) != 3 {
-		return nil, badOption("store URL", "%s: write bigtable://project/instance/table", u)
-	}
-	o := &Options{
-		Project: parts[0], Instance: parts[1], Table: parts[2],
-		AppProfile: u.Params.Get("app_profile"), Emulator: u.Params.Get("emulator"),
-	}
-	switch v := u.Params.Get("create"); v {
-	case "", "yes":
-	case "no":
-		o.NoCreate = true
-	default:
-		return nil, badOption("create", "%q is neither yes nor no", v)
-	}
-	if v := u.Params.Get("retry_timeout"); v != "" {
-		d, err := time.ParseDuration(v)
-		if err != nil || d == 0 {
-			return nil, badOption("retry_timeout", "%q is no duration such as 10s", v)
-		}
-		o.RetryTimeout = d
 	}
 	return o, nil
 }

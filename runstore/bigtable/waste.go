@@ -15,7 +15,7 @@ import (
 // background, many in one request. What a crash or Close leaves is found again: entries
 // of indexes by the scans that meet them, the rest by way of the run's mark.
 type waste struct {
-	store *Store
+	store *engine
 	mu    sync.Mutex
 	keys  []string  // of rows that no head can name
 	found []garbage // of rows that heads do not name any more
@@ -44,7 +44,7 @@ type moment struct {
 const trustFor = 2 * time.Second
 
 // present returns the present moment.
-func (s *Store) present() moment {
+func (s *engine) present() moment {
 	x := moment{at: s.clock.here.Read()}
 	if now := s.epoch(); now != nil {
 		x.epoch = now.Epoch
@@ -54,7 +54,7 @@ func (s *Store) present() moment {
 
 // isOld reports whether the process may have been suspended since. Where its monotonic clock stands
 // still meanwhile, the wall clock tells.
-func (s *Store) isOld(x moment) bool {
+func (s *engine) isOld(x moment) bool {
 	now := s.clock.here.Read()
 	return !x.at.IsZero() && (now.Sub(x.at) > trustFor || now.Wall().Sub(x.at.Wall()) > trustFor)
 }
@@ -62,7 +62,7 @@ func (s *Store) isOld(x moment) bool {
 // ofThisEpoch returns the garbage that is of the store's epoch, and leaves garbage of earlier epochs to
 // the passes. It reads the epoch if the process may have been suspended since the garbage was found, and
 // again if it may have been suspended during that read.
-func (s *Store) ofThisEpoch(ctx context.Context, all []garbage) ([]garbage, error) {
+func (s *engine) ofThisEpoch(ctx context.Context, all []garbage) ([]garbage, error) {
 	for range maxLooks {
 		if !slices.ContainsFunc(all, func(g garbage) bool { return s.isOld(g.moment) }) {
 			return all, nil
@@ -150,7 +150,7 @@ func (w *waste) ripen() {
 	w.aging = slices.Clone(w.aging[n:])
 }
 
-func newWaste(s *Store) *waste {
+func newWaste(s *engine) *waste {
 	return &waste{store: s, more: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
