@@ -129,6 +129,9 @@ func AwaitBackground(s *Store) {
 	b.waitIdle()
 }
 
+// Closing returns a channel that is closed once Close has stopped the handle's background work.
+func Closing(s *Store) <-chan struct{} { return s.engine.background.ctx.Done() }
+
 // InBackground reports whether a handle has background work.
 func InBackground(s *Store) bool {
 	b := s.engine.background

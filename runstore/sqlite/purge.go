@@ -108,17 +108,20 @@ func (e *engine) sweepAfter(ctx context.Context, batches ...runstore.Batch) {
 }
 
 // sweep deletes the rows of all runs that were purged before, and reports whether none is left. One
-// caller sweeps at a time, so that other operations wait for at most one step.
+// caller sweeps at a time, so that other operations wait for at most one step. sweep stops when ctx
+// ends or the handle is closed.
 func (e *engine) sweep(ctx context.Context) (done bool) {
 	select {
 	case e.sweeping <- struct{}{}:
 		defer func() { <-e.sweeping }()
 	case <-ctx.Done():
 		return false
+	case <-e.background.ctx.Done():
+		return false
 	}
 	upTo, known := int64(math.MaxInt64), false
 	for !done {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || e.background.ctx.Err() != nil {
 			return false
 		}
 		err := e.writer.doBulk(ctx, func(tx *tx) (err error) {
