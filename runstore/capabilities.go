@@ -10,11 +10,12 @@ import (
 // implemented.
 
 // As returns the capability T of a store, an interface of this file or an adapter's own type, and
-// reports whether the store has it. It looks at the store, then at the store that it wraps, and so
-// on: a store that wraps another one and keeps its capabilities has a method Unwrap() RunStore. A
-// call to a capability that As found behind a wrapper does not pass through the wrapper, so a
-// wrapper that must see every call implements the capability itself, or has no Unwrap.
-func As[T any](s RunStore) (capability T, ok bool) {
+// reports whether the store has it. s is a [RunStore] or an interface of some of its methods. As
+// looks at the store, then at the store that it wraps, and so on: a store that wraps another one
+// and keeps its capabilities has a method Unwrap() RunStore. A call to a capability that As found
+// behind a wrapper does not pass through the wrapper, so a wrapper that must see every call
+// implements the capability itself, or has no Unwrap.
+func As[T any](s any) (capability T, ok bool) {
 	for {
 		if capability, ok = s.(T); ok {
 			return capability, true
