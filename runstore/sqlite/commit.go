@@ -9,14 +9,11 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// Commit implements runstore.RunStore.
-func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
-	defer s.waiters.AfterBatches(&err, batch)
-	done, err = write(ctx, s, "commit", batch.Run(), batch.Check(), func(tx *tx) (runstore.Committed, error) {
-		return tx.commit(batch)
-	})
+// Commit implements adapter.Core.
+func (e *engine) Commit(ctx context.Context, batch runstore.Batch) (runstore.Committed, error) {
+	done, err := write(ctx, e, func(tx *tx) (runstore.Committed, error) { return tx.commit(batch) })
 	if err == nil {
-		s.sweepAfter(ctx, batch)
+		e.sweepAfter(ctx, batch)
 	}
 	return done, err
 }

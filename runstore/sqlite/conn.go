@@ -25,10 +25,10 @@ type conn struct {
 // which every connection is opened contains them.
 //
 // Opening reads the schema, so it may meet a lock like any statement.
-func (s *core) connect(ctx context.Context, pragmas ...string) (*conn, error) {
-	path, params := s.path, url.Values{"_pragma": pragmas, "_error_rc": {"1"}}
-	if s.opts.vfs != "" {
-		params.Set("vfs", s.opts.vfs)
+func (db *database) connect(ctx context.Context, pragmas ...string) (*conn, error) {
+	path, params := db.path, url.Values{"_pragma": pragmas, "_error_rc": {"1"}}
+	if db.opts.vfs != "" {
+		params.Set("vfs", db.opts.vfs)
 	}
 	name := "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + params.Encode()
 	if path == Memory {
@@ -42,7 +42,7 @@ func (s *core) connect(ctx context.Context, pragmas ...string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{raw: raw, stmts: map[string]driver.Stmt{}, damage: &s.damage}, nil
+	return &conn{raw: raw, stmts: map[string]driver.Stmt{}, damage: &db.damage}, nil
 }
 
 func (c *conn) close() error {
@@ -88,6 +88,14 @@ func (c *conn) script(ctx context.Context, statements string) error {
 
 // errEnough stops a query early.
 var errEnough = errors.New("enough rows")
+
+// enough returns errEnough if a page is full.
+func enough(full bool) error {
+	if full {
+		return errEnough
+	}
+	return nil
+}
 
 // query calls each for every row until each returns an error. It returns that error, but nil for
 // errEnough. The caller may keep the blobs of a row.

@@ -74,17 +74,17 @@ func isDamage(err error) bool {
 // catchDamage runs f, which scans rows, and returns an error if a type conversion in f panics. That
 // happens for a row of a form that no program of this package writes. It is damage, and the panic
 // must not leave the writer's other callers waiting.
-func (s *core) catchDamage(f func() error) (err error) {
+func (db *database) catchDamage(f func() error) (err error) {
 	defer func() {
 		switch fault := recover().(type) {
 		case nil:
 		case runtime.Error:
 			err = damaged("a row cannot be read: %v", fault)
-			s.opts.Logger.Error("a row of the database cannot be read", "file", s.path, "fault", fault, "stack", string(debug.Stack()))
+			db.opts.Logger.Error("a row of the database cannot be read", "file", db.path, "fault", fault, "stack", string(debug.Stack()))
 		default:
 			panic(fault)
 		}
-		s.damage.note(err)
+		db.damage.note(err)
 	}()
 	return f()
 }

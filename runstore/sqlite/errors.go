@@ -10,14 +10,13 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// opError is [outcome.Wrap], except that an unclassified error of the engine becomes
-// ErrUnavailable. Only a COMMIT leaves an outcome unknown, and the writer classifies those errors
-// itself.
-func opError(op string, id runstore.RunID, err error) error {
-	if err != nil && !outcome.Definite(err) && !errors.Is(err, runstore.ErrUnknownOutcome) {
-		err = unavailable(err)
+// classify returns the error of an operation, an unclassified one as unavailable. Only a COMMIT
+// leaves an outcome unknown, and the writer classifies the errors of COMMIT itself.
+func classify(_ runstore.RunID, err error) error {
+	if outcome.Definite(err) || errors.Is(err, runstore.ErrUnknownOutcome) {
+		return err
 	}
-	return outcome.Wrap(op, id, err)
+	return unavailable(err)
 }
 
 func unavailable(cause error) error { return outcome.WithKind(kindOf(cause), cause) }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
@@ -15,17 +16,21 @@ func CheckVersion(v string) error { return checkVersion(v) }
 
 // Queued returns how many operations wait for a transaction.
 func Queued(s *Store) int {
-	s.writer.mu.Lock()
-	defer s.writer.mu.Unlock()
-	return len(s.writer.queue)
+	w := s.engine.writer
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.queue)
 }
 
 // Write runs during inside a transaction of the writer.
 func Write(ctx context.Context, s *Store, during func()) error {
-	return s.writer.do(ctx, func(*tx) error {
-		during()
-		return nil
+	_, err := adapter.Do(ctx, s.Store, "write", "", nil, func(ctx context.Context) (struct{}, error) {
+		return write(ctx, s.engine, func(*tx) (struct{}, error) {
+			during()
+			return struct{}{}, nil
+		})
 	})
+	return err
 }
 
 // Scans returns the queries of ScanIndex, with how many arguments each has.
@@ -42,8 +47,8 @@ func Scans() map[string]int {
 
 // JournalMode returns the journal mode of the database.
 func JournalMode(ctx context.Context, s *Store) string {
-	c := s.takeWriter()
-	defer s.giveWriter(c)
+	c := s.engine.takeWriter()
+	defer s.engine.giveWriter(c)
 	row, err := c.one(ctx, "PRAGMA journal_mode")
 	if err != nil {
 		return err.Error()
@@ -59,7 +64,7 @@ func (o Options) OnFileSystem(name string) *Options {
 
 // Watermark returns the progress in a store's watermark file, zero if there is none.
 func Watermark(s *Store) (p progress) {
-	p, _, _ = s.watermark.read()
+	p, _, _ = s.engine.watermark.read()
 	return p
 }
 
@@ -71,14 +76,14 @@ func WatermarkOf(text []byte) (p progress) {
 
 // HoldWatermark stops a handle's writes to the watermark until release is called.
 func HoldWatermark(s *Store) (release func()) {
-	s.watermark.mu.Lock()
-	return s.watermark.mu.Unlock
+	s.engine.watermark.mu.Lock()
+	return s.engine.watermark.mu.Unlock
 }
 
 // BreakWatermark makes the next write to the watermark fail.
 func BreakWatermark(t *testing.T, s *Store) {
 	t.Helper()
-	w := s.watermark
+	w := s.engine.watermark
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.file != nil {
@@ -102,11 +107,14 @@ const MaxStep = maxStep
 
 // TakeForForeign makes the other handles of the file take this one's writes for those of another
 // process.
-func TakeForForeign(s *Store) { s.waiters, s.own = wakeup.Of(s), &atomic.Int64{} }
+func TakeForForeign(s *Store) {
+	s.engine.waiters, s.engine.own = wakeup.Of(s), &atomic.Int64{}
+	*s = *newStore(s.engine)
+}
 
 // Changes returns how much has changed in the store.
 func Changes(s *Store) (n int64, err error) {
-	err = s.read(context.Background(), "changes", "", nil, func(c *conn) error {
+	err = s.engine.read(context.Background(), func(c *conn) error {
 		n, err = c.changes()
 		return err
 	})
@@ -115,16 +123,21 @@ func Changes(s *Store) (n int64, err error) {
 
 // AwaitBackground waits until a handle has no background work.
 func AwaitBackground(s *Store) {
-	s.background.mu.Lock()
-	defer s.background.mu.Unlock()
-	s.background.waitIdle()
+	b := s.engine.background
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waitIdle()
 }
+
+// Closing returns a channel that is closed once Close has stopped the handle's background work.
+func Closing(s *Store) <-chan struct{} { return s.engine.background.ctx.Done() }
 
 // InBackground reports whether a handle has background work.
 func InBackground(s *Store) bool {
-	s.background.mu.Lock()
-	defer s.background.mu.Unlock()
-	return s.background.running > 0
+	b := s.engine.background
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.running > 0
 }
 
 // SweepingRows lets one operation delete n rows of a purged run.

@@ -3,12 +3,11 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"encoding/base64"
-	"encoding/json"
 	"math"
 	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // A scan walks an index of SQLite in its own order from one bound to the other, so its cost depends
@@ -58,24 +57,23 @@ var (
 	headsScan    = scan{scanHeads, backwards(scanHeads)}
 )
 
-// ScanIndex implements runstore.RunStore.
-func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
-	invalid := q.Check()
-	after, cursorErr := decodeCursor(q)
-	if invalid == nil {
-		invalid = cursorErr
+// ScanIndex implements adapter.Core.
+func (e *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
+	after, err := decodeCursor(q)
+	if err != nil {
+		return nil, err
 	}
-	if _, behind := s.clock.now(); behind && invalid == nil && q.Until.IsZero() {
+	if _, behind := e.clock.now(); behind && q.Until.IsZero() {
 		// Setting the clock is a write, which a handle that only scans would never make.
-		if _, err := s.Now(ctx); err != nil {
+		if _, err := e.Now(ctx); err != nil {
 			return nil, err
 		}
 	}
 	var renewed []int64 // runs that are due by their entry but covered by a renewed lease
-	err = s.read(ctx, "scan index", "", invalid, func(c *conn) error {
+	err = e.read(ctx, func(c *conn) error {
 		until := q.Until
 		if until.IsZero() {
-			until, _ = s.clock.now()
+			until, _ = e.clock.now()
 		}
 		due, limit := until.UnixMicro(), int64(q.Limit)
 		after, end := after.within(q, due)
@@ -98,10 +96,10 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 		if q.Newest {
 			query = statement.newest
 		}
-		p := page{left: q.Limit}
+		p := adapter.NewPage(q.Limit)
 		return c.query(ctx, query, func(v []driver.Value) error {
 			at := cursor{At: v[0].(int64), Written: v[1].(int64), Run: v[2].(int64), Key: bytesOf(v[3])}
-			e := runstore.IndexEntry{Run: runstore.RunID(bytesOf(v[4])), At: runstore.FromMicros(at.At), Cursor: at.encode()}
+			e := runstore.IndexEntry{Run: runstore.RunID(bytesOf(v[4])), At: runstore.FromMicros(at.At), Cursor: adapter.EncodeCursor(at)}
 			v = v[5:]
 			if ofRuns || q.Heads {
 				e.Head = scanRun(v)
@@ -115,10 +113,10 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 				e.Record = scanRecord(v)
 			}
 			found = append(found, e)
-			return p.add(len(e.Record.Value) + len(e.Head.Summary.Value))
+			return enough(p.Add(len(e.Record.Value) + len(e.Head.Summary.Value)))
 		}, args...)
 	})
-	s.moveBehindLeases(renewed)
+	e.moveBehindLeases(renewed)
 	return found, err
 }
 
@@ -126,14 +124,6 @@ func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []r
 type cursor struct {
 	At, Written, Run int64
 	Key              []byte
-}
-
-func (c cursor) encode() runstore.Cursor {
-	text, err := json.Marshal(c)
-	if err != nil {
-		panic(err) // cannot happen: numbers and bytes always marshal
-	}
-	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
 }
 
 // within returns the cursor after which a scan begins inside its bounds, and the bound at which it
@@ -161,12 +151,6 @@ func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
 		}
 		return cursor{At: math.MinInt64}, nil
 	}
-	text, err := base64.RawURLEncoding.DecodeString(string(q.After))
-	if err == nil {
-		err = json.Unmarshal(text, &at)
-	}
-	if err != nil {
-		return at, badOption("after", "is not a cursor of this store")
-	}
-	return at, nil
+	err = adapter.DecodeCursor(q.After, &at)
+	return at, err
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 const (
@@ -24,11 +25,12 @@ const maxGap = 8
 
 // journalPage reads a page of a run's journal.
 type journalPage struct {
-	ctx  context.Context
-	conn *conn
-	run  driver.Value
-	page page
-	next runstore.Seq // of the next event
+	ctx   context.Context
+	conn  *conn
+	run   driver.Value
+	limit int
+	page  adapter.Page
+	next  runstore.Seq // of the next event
 
 	// The pending events: count events of the run between first and last that are not read yet.
 	first, last runstore.Position
@@ -38,9 +40,9 @@ type journalPage struct {
 	decoder eventDecoder
 }
 
-// ReadJournal implements runstore.RunStore.
-func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
-	err = s.read(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func(c *conn) error {
+// ReadJournal implements adapter.Core.
+func (e *engine) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	err = e.read(ctx, func(c *conn) error {
 		run, err := c.one(ctx, selectTail, blob(id))
 		if err != nil {
 			return err
@@ -52,7 +54,7 @@ func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstor
 		if from > last {
 			return nil
 		}
-		p := &journalPage{ctx: ctx, conn: c, run: run[0], page: page{left: limit}, next: from}
+		p := &journalPage{ctx: ctx, conn: c, run: run[0], limit: limit, page: adapter.NewPage(limit), next: from}
 		p.events = make([]runstore.Event, 0, min(int64(limit), int64(last-from)+1))
 		err = p.read(from, tail, bytesOf(run[3]))
 		if err == nil && p.next <= last {
@@ -103,7 +105,7 @@ func (p *journalPage) add(from, seq runstore.Seq, extents []byte) error {
 			e.pos += runstore.Position(skip)
 			e.count -= int(skip)
 		}
-		if p.count > 0 && (p.count >= p.page.left || e.pos <= p.last || e.pos-p.last-1 > maxGap) {
+		if p.count > 0 && (p.count >= p.limit-len(p.events) || e.pos <= p.last || e.pos-p.last-1 > maxGap) {
 			if err := p.flush(); err != nil {
 				return err
 			}
@@ -134,9 +136,8 @@ func (p *journalPage) flush() error {
 		}
 		p.next++
 		p.events = append(p.events, event.Event)
-		err = p.page.add(len(event.Data))
-		full = err != nil
-		return err
+		full = p.page.Add(len(event.Data))
+		return enough(full)
 	}, int64(p.first), int64(p.last), p.run)
 	if err == nil && full {
 		return errEnough

@@ -12,12 +12,9 @@ const insertRun = `INSERT INTO runs (id, purged, status, created, runnable, last
 	owner, reactor, strict, expires, preempted_from, preempt_reason, tail_seq, tail)
 	VALUES (?, 1, 0, 0, NULL, 0, 0, 0, '', 0, x'', x'', 0, 0, x'', x'', 1, x'') RETURNING no`
 
-// CreateRun implements runstore.RunStore.
-func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
-	defer s.waiters.After(&err, runstore.OnWrite, spec.ID)
-	return write(ctx, s, "create run", spec.ID, spec.Check(), func(tx *tx) (runstore.Created, error) {
-		return tx.create(spec)
-	})
+// CreateRun implements adapter.Core.
+func (e *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
+	return write(ctx, e, func(tx *tx) (runstore.Created, error) { return tx.create(spec) })
 }
 
 func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error) {
@@ -27,13 +24,11 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 	}
 	if r != nil && !r.purged {
 		if spec.Lease != nil {
-			granted, err := tx.repeatedGrant(r, *spec.Lease)
+			granted, repeated, err := tx.repeatedGrant(r, *spec.Lease)
 			if err != nil {
 				return created, err
 			}
-			if granted != nil {
-				created = runstore.Created{New: true, Lease: granted.Lease, Committed: granted.Committed, Former: granted.Former}
-			}
+			created = runstore.Created{New: repeated, Lease: granted.Lease, Committed: granted.Committed, Former: granted.Former}
 		}
 		created.Run, err = readRun(tx.ctx, tx.c, spec.ID)
 		return created, err
@@ -70,16 +65,15 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 	return created, err
 }
 
-// AcquireLease implements runstore.RunStore.
-func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
-	defer s.waiters.After(&err, runstore.OnWrite, req.Run)
-	return write(ctx, s, "acquire lease", req.Run, req.Check(), func(tx *tx) (runstore.Granted, error) {
+// AcquireLease implements adapter.Core.
+func (e *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	return write(ctx, e, func(tx *tx) (runstore.Granted, error) {
 		r, err := tx.find(req.Run)
 		if err != nil {
 			return runstore.Granted{}, err
 		}
-		if first, err := tx.repeatedGrant(r, req.LeaseSpec); err != nil || first != nil {
-			return deref(first), err
+		if granted, repeated, err := tx.repeatedGrant(r, req.LeaseSpec); err != nil || repeated {
+			return granted, err
 		}
 		if err := tx.loadFormer(r); err != nil {
 			return runstore.Granted{}, err
@@ -96,9 +90,6 @@ func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (
 
 // grant makes a grant, applies the request's writes under it, and remembers their result.
 func (tx *tx) grant(r *row, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
-	if req.Grant == "" {
-		req.Grant = runstore.NewGrantID()
-	}
 	r.Head = r.Granted(req, tx.now)
 	granted.Lease, granted.Former = r.Lease(req.TTL), r.Holder.Former
 	if err := tx.saveFormer(r); err != nil {
@@ -120,35 +111,19 @@ func (tx *tx) saveWith(r *row, id runstore.RunID, w runstore.Writes, f runstore.
 	return tx.apply(r, id, w, f, "")
 }
 
-// repeatedGrant returns the result of a request that was granted before, nil unless the grant is
-// current or its result is remembered.
-func (tx *tx) repeatedGrant(r *row, spec runstore.LeaseSpec) (*runstore.Granted, error) {
-	if spec.Grant == "" {
-		return nil, nil
+// repeatedGrant returns the result of a request that was granted before. repeated is true if the
+// grant is current or its result is remembered.
+func (tx *tx) repeatedGrant(r *row, spec runstore.LeaseSpec) (granted runstore.Granted, repeated bool, err error) {
+	stored, err := tx.replay(r.ID, rules.GrantResult(spec.Grant))
+	if err != nil {
+		return granted, false, err
 	}
-	current := r.State == rules.Current && r.Grant == spec.Grant
-	first, err := tx.replay(r.ID, rules.GrantResult(spec.Grant))
-	if err != nil || first == nil && !current {
-		return nil, err
+	var first *rules.FirstResult
+	if stored != nil {
+		first = &rules.FirstResult{Committed: stored.Committed, Token: stored.Token, Former: stored.Former}
 	}
-	granted := &runstore.Granted{
-		Ended: !current, Committed: runstore.Committed{LastSeq: r.LastSeq, Time: r.Holder.GrantedAt, Replayed: true}, Former: r.Holder.Former,
-	}
-	if first != nil {
-		granted.Committed, granted.Former = first.Committed, first.Former
-		granted.Lease = rules.FormerLease(r.ID, spec, first.Token, first.Committed)
-	}
-	if current {
-		granted.Lease = r.Lease(spec.TTL)
-	}
-	return granted, nil
-}
-
-func deref(granted *runstore.Granted) runstore.Granted {
-	if granted == nil {
-		return runstore.Granted{}
-	}
-	return *granted
+	granted, repeated = r.RepeatedGrant(spec, first)
+	return granted, repeated, nil
 }
 
 const (
@@ -179,13 +154,9 @@ func (tx *tx) saveFormer(r *row) error {
 const renew = `UPDATE runs SET expires = max(expires, ?), ttl = ?, renewed = ? WHERE id = ? AND purged = 0` + fenced + `
 	AND (max_stall = 0 OR progressed + max_stall >= ?) RETURNING expires, reactor, strict`
 
-// RenewLease implements runstore.RunStore.
-func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
-	f := req.Fence
-	if !req.Writes.IsZero() {
-		defer s.waiters.After(&err, runstore.OnWrite, f.Run())
-	}
-	return write(ctx, s, "renew lease", f.Run(), req.Check(), func(tx *tx) (runstore.Renewed, error) {
+// RenewLease implements adapter.Core.
+func (e *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	return write(ctx, e, func(tx *tx) (runstore.Renewed, error) {
 		if !req.Writes.IsZero() {
 			return tx.renewWith(req)
 		}
@@ -236,11 +207,10 @@ func (tx *tx) renewWith(req runstore.RenewRequest) (renewed runstore.Renewed, er
 	return renewed, tx.remember(r.no, name, storedResult{Committed: renewed.Committed})
 }
 
-// ReleaseLease implements runstore.RunStore.
-func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
-	f := req.Fence
-	defer s.waiters.After(&err, runstore.OnRelease, f.Run())
-	return write(ctx, s, "release lease", f.Run(), req.Check(), func(tx *tx) (runstore.Committed, error) {
+// ReleaseLease implements adapter.Core.
+func (e *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
+	return write(ctx, e, func(tx *tx) (runstore.Committed, error) {
+		f := req.Fence
 		r, err := tx.find(f.Run())
 		if err != nil {
 			return runstore.Committed{}, err
@@ -272,8 +242,8 @@ func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (
 const selectEpochs = `SELECT epoch, at, reason FROM epochs ORDER BY epoch`
 
 // Epochs implements runstore.EpochManager.
-func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
-	err = s.read(ctx, "epochs", "", nil, func(c *conn) error {
+func (e *engine) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
+	err = e.read(ctx, func(c *conn) error {
 		v, err := c.all(ctx, selectEpochs)
 		for _, row := range v {
 			epochs = append(epochs, runstore.EpochChange{
@@ -286,9 +256,8 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 }
 
 // RaiseEpoch implements runstore.EpochManager.
-func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
-	defer s.waiters.AfterRaise(&err)
-	return write(ctx, s, "raise epoch", "", runstore.CheckReason(reason), func(tx *tx) (runstore.Epoch, error) {
+func (e *engine) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
+	return write(ctx, e, func(tx *tx) (runstore.Epoch, error) {
 		epoch, err := raise(tx.ctx, tx.c, reason, 0, tx.now)
 		if err == nil {
 			// Later operations of this transaction are in the new epoch.

@@ -19,11 +19,11 @@ const (
 // log only in a moment without readers. It blocks this handle's readers between two of their reads.
 // If readers of other processes prevent the truncation, a later call tries again. Its caller leads
 // the writer.
-func (s *core) trimLog(c *conn) {
-	if s.trims++; s.trims%trimEvery != 0 || s.readers == s.writers {
+func (db *database) trimLog(c *conn) {
+	if db.trims++; db.trims%trimEvery != 0 || db.readers == db.writers {
 		return
 	}
-	if info, err := os.Stat(s.path + "-wal"); err != nil || info.Size() < maxLog {
+	if info, err := os.Stat(db.path + "-wal"); err != nil || info.Size() < maxLog {
 		return
 	}
 	timeout := time.NewTimer(trimTimeout)
@@ -31,12 +31,12 @@ func (s *core) trimLog(c *conn) {
 	var held []*conn
 	defer func() {
 		for _, r := range held {
-			s.readers <- r
+			db.readers <- r
 		}
 	}()
-	for range cap(s.readers) {
+	for range cap(db.readers) {
 		select {
-		case r := <-s.readers:
+		case r := <-db.readers:
 			held = append(held, r)
 		case <-timeout.C:
 			return

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 //go:embed schema/*.sql
@@ -73,7 +74,7 @@ func schemaVersion(ctx context.Context, c *conn, known int) (version int, err er
 	case app == 0 && version == 0 && tables == 0:
 		return 0, nil
 	case app != applicationID:
-		return 0, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "store URL", Problem: "the file is a database of another application"}
+		return 0, adapter.Invalid("store URL", "the file is a database of another application")
 	case version > known:
 		return 0, newerSchema(version, known)
 	}
@@ -89,15 +90,15 @@ func newerSchema(version, known int) error {
 // refuseNewer returns an error in a transaction that has just begun if a newer program has migrated
 // the database since this handle opened it, because this program might drop data that it does not
 // know. The check is cheap: the version is in the file's header, which the transaction has read.
-func (s *core) refuseNewer(ctx context.Context, c *conn) error {
+func (db *database) refuseNewer(ctx context.Context, c *conn) error {
 	row, err := c.one(ctx, "PRAGMA user_version")
-	if err == nil && row[0].(int64) <= int64(s.known) {
+	if err == nil && row[0].(int64) <= int64(db.known) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return newerSchema(int(row[0].(int64)), s.known)
+	return newerSchema(int(row[0].(int64)), db.known)
 }
 
 // migrate brings the schema up to date in one transaction. When several processes start at once,

@@ -10,9 +10,8 @@ import (
 )
 
 // CommitMulti implements runstore.MultiCommitter.
-func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
-	defer s.waiters.AfterBatches(&err, batches...)
-	done, err = write(ctx, s, "commit", "", runstore.CheckMulti(batches), func(tx *tx) ([]runstore.Committed, error) {
+func (e *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+	done, err := write(ctx, e, func(tx *tx) ([]runstore.Committed, error) {
 		multiCommitID := rules.MultiCommitID(batches)
 		done, alreadyApplied, err := tx.lookUpResults(batches, multiCommitID)
 		if err != nil || alreadyApplied {
@@ -42,7 +41,7 @@ func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done
 		return results(done), nil
 	})
 	if err == nil {
-		s.sweepAfter(ctx, batches...)
+		e.sweepAfter(ctx, batches...)
 	}
 	return done, err
 }

@@ -63,28 +63,25 @@ func (c *conn) changes() (int64, error) {
 
 // Wakeups implements runstore.Notifier. Commits of this handle cause a wake-up at once, those of
 // other handles and processes within a few tens of milliseconds.
-func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
-	if err := s.begin(ctx); err != nil {
-		return nil, opError("wakeups", "", err)
-	}
+func (e *engine) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 	ch := make(chan struct{}, 1)
-	s.wakers.add(ch)
-	if s.path == Memory { // all its handles share one writer, which sends the wake-ups
-		context.AfterFunc(ctx, func() { s.wakers.remove(ch) })
+	e.wakers.add(ch)
+	if e.path == Memory { // all its handles share one writer, which sends the wake-ups
+		context.AfterFunc(ctx, func() { e.wakers.remove(ch) })
 		return ch, nil
 	}
 	// A separate connection, because the pragma reports changes by every other connection.
-	c, err := s.connect(ctx, "query_only(1)")
+	c, err := e.connect(ctx, "query_only(1)")
 	if err != nil {
-		s.wakers.remove(ch)
-		return nil, opError("wakeups", "", unavailable(err))
+		e.wakers.remove(ch)
+		return nil, err
 	}
-	s.watching.Go(func() { s.watch(ctx, c, ch) })
+	e.watching.Go(func() { e.watch(ctx, c, ch) })
 	return ch, nil
 }
 
-func (s *Store) watch(ctx context.Context, c *conn, ch chan struct{}) {
-	defer s.wakers.remove(ch)
+func (e *engine) watch(ctx context.Context, c *conn, ch chan struct{}) {
+	defer e.wakers.remove(ch)
 	defer func() { _ = c.close() }() // the connection only read
 	tick := time.NewTicker(watchPace)
 	defer tick.Stop()
@@ -93,7 +90,7 @@ func (s *Store) watch(ctx context.Context, c *conn, ch chan struct{}) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.closed:
+		case <-e.closed:
 			return
 		case <-tick.C:
 		}

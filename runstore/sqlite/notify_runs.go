@@ -29,33 +29,28 @@ type foreignWatch struct {
 // RunWakeups implements runstore.RunNotifier. Within a few tens of milliseconds, a change by
 // another process wakes every caller that waits for writes, because the file does not record which
 // runs changed, and every caller that waits for the release of a run whose lease is free.
-func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error) {
-	err := runstore.CheckRunID(id)
-	if err == nil {
-		err = s.begin(ctx)
+func (e *engine) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error) {
+	if e.path != Memory {
+		if err := e.watchOthers(ctx); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil && s.path != Memory {
-		err = s.watchOthers(ctx)
-	}
-	if err != nil {
-		return nil, opError("run wakeups", id, err)
-	}
-	return s.waiters.Add(ctx, id, on), nil
+	return e.waiters.Add(ctx, id, on), nil
 }
 
 // watchOthers starts the check for changes by other processes, unless the handle already runs it.
-func (s *Store) watchOthers(ctx context.Context) error {
-	o := &s.foreignWatch
+func (e *engine) watchOthers(ctx context.Context) error {
+	o := &e.foreignWatch
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.waiting == 0 {
-		c, err := s.connect(ctx, "query_only(1)")
+		c, err := e.connect(ctx, "query_only(1)")
 		if err != nil {
-			return unavailable(err)
+			return err
 		}
 		stop := make(chan struct{})
 		o.stop = stop
-		s.watching.Go(func() { s.watchRuns(c, stop) })
+		e.watching.Go(func() { e.watchRuns(c, stop) })
 	}
 	o.waiting++
 	context.AfterFunc(ctx, func() {
@@ -68,7 +63,7 @@ func (s *Store) watchOthers(ctx context.Context) error {
 	return nil
 }
 
-func (s *Store) watchRuns(c *conn, stop chan struct{}) {
+func (e *engine) watchRuns(c *conn, stop chan struct{}) {
 	defer func() { _ = c.close() }() // the connection only read
 	tick := time.NewTicker(watchPace)
 	defer tick.Stop()
@@ -76,9 +71,9 @@ func (s *Store) watchRuns(c *conn, stop chan struct{}) {
 	known, begun := int64(0), false
 	for {
 		if v, err := c.one(context.Background(), dataVersion); err == nil && v[0] != version {
-			if foreign, err := s.foreign(c); err == nil {
+			if foreign, err := e.foreign(c); err == nil {
 				if begun && foreign > known {
-					s.wakeAfterOthers(c)
+					e.wakeAfterOthers(c)
 				}
 				version, known, begun = v[0], foreign, true
 			}
@@ -86,7 +81,7 @@ func (s *Store) watchRuns(c *conn, stop chan struct{}) {
 		select {
 		case <-stop:
 			return
-		case <-s.closed:
+		case <-e.closed:
 			return
 		case <-tick.C:
 		}
@@ -95,13 +90,13 @@ func (s *Store) watchRuns(c *conn, stop chan struct{}) {
 
 // wakeAfterOthers wakes all callers that wait for writes, and those that wait for the release of a
 // run whose lease is free.
-func (s *Store) wakeAfterOthers(c *conn) {
+func (e *engine) wakeAfterOthers(c *conn) {
 	held := map[runstore.RunID]bool{}
-	for _, id := range s.waiters.Waiting() {
+	for _, id := range e.waiters.Waiting() {
 		row, err := c.one(context.Background(), selectHeld, []byte(id))
 		held[id] = err == nil && row[0].(int64) == 1
 	}
-	s.waiters.WakeEach(func(id runstore.RunID, on runstore.WakeOn) bool { return on == runstore.OnWrite || !held[id] })
+	e.waiters.WakeEach(func(id runstore.RunID, on runstore.WakeOn) bool { return on == runstore.OnWrite || !held[id] })
 }
 
 const selectHeld = `SELECT EXISTS (SELECT 1 FROM runs WHERE id = ? AND purged = 0 AND grant_state = 1)`
@@ -109,11 +104,11 @@ const selectHeld = `SELECT EXISTS (SELECT 1 FROM runs WHERE id = ? AND purged = 
 // foreign returns how many changes of the file were made by other processes. A change of this
 // process that is not counted yet makes the result one too high for a moment, which causes a
 // spurious wake-up.
-func (s *Store) foreign(c *conn) (int64, error) {
+func (e *engine) foreign(c *conn) (int64, error) {
 	for {
-		before := s.own.Load()
+		before := e.own.Load()
 		changes, err := c.changes()
-		if err != nil || s.own.Load() == before {
+		if err != nil || e.own.Load() == before {
 			return changes - before, err
 		}
 	}

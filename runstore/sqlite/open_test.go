@@ -104,7 +104,7 @@ func TestOpenByURL(t *testing.T) {
 		{"sqlite://" + dir + "/b%20 c#d.db?synchronous=normal&group=1&readers=2", ""},
 		{"sqlite::memory:", ""},
 		{"sqlite:", "has no file"},
-		{"sqlite:" + dir + "/a.db?nope=1", `unknown key "nope"; sqlite knows synchronous, group, readers, create, readonly`},
+		{"sqlite:" + dir + "/a.db?nope=1", `unknown key "nope"; sqlite knows create, group, readers, readonly, synchronous`},
 		{"sqlite:" + dir + "/a.db?synchronous=off", `invalid synchronous: "OFF" is neither FULL nor NORMAL`},
 		{"sqlite:" + dir + "/a.db?create=no", ""},
 		{"sqlite:" + dir + "/missing.db?create=no", "there is no file"},

@@ -12,7 +12,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
@@ -83,19 +83,15 @@ func (o *Options) withDefaults() (Options, error) {
 	opts.MustExist = opts.MustExist || opts.ReadOnly
 	var problems []error
 	if opts.Synchronous != Full && opts.Synchronous != Normal {
-		problems = append(problems, badOption("synchronous", "%q is neither FULL nor NORMAL", opts.Synchronous))
+		problems = append(problems, adapter.Invalid("synchronous", "%q is neither FULL nor NORMAL", opts.Synchronous))
 	}
 	if opts.MaxGroup < 1 || opts.MaxGroup > 10_000 {
-		problems = append(problems, badOption("group", "%d is out of range, the limits are 1 and 10000", opts.MaxGroup))
+		problems = append(problems, adapter.Invalid("group", "%d is out of range, the limits are 1 and 10000", opts.MaxGroup))
 	}
 	if opts.Readers < 1 || opts.Readers > 1000 {
-		problems = append(problems, badOption("readers", "%d is out of range, the limits are 1 and 1000", opts.Readers))
+		problems = append(problems, adapter.Invalid("readers", "%d is out of range, the limits are 1 and 1000", opts.Readers))
 	}
 	return opts, errors.Join(problems...)
-}
-
-func badOption(field, format string, args ...any) error {
-	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
 // checkPath refuses paths that cannot be a database file, with a clearer message than SQLite's. It
@@ -103,10 +99,10 @@ func badOption(field, format string, args ...any) error {
 func checkPath(path string, mustExist bool) (string, error) {
 	field := "store URL"
 	if path == "" {
-		return "", badOption(field, "has no file; write sqlite:FILE or sqlite::memory:")
+		return "", adapter.Invalid(field, "has no file; write sqlite:FILE or sqlite::memory:")
 	}
 	if strings.ContainsRune(path, 0) {
-		return "", badOption(field, "the file name holds a NUL byte")
+		return "", adapter.Invalid(field, "the file name holds a NUL byte")
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -114,13 +110,13 @@ func checkPath(path string, mustExist bool) (string, error) {
 	}
 	info, err := os.Stat(abs)
 	if err == nil && !info.Mode().IsRegular() {
-		return "", badOption(field, "%s is no regular file", path)
+		return "", adapter.Invalid(field, "%s is no regular file", path)
 	}
 	if err != nil && mustExist {
-		return "", badOption(field, "there is no file %s", path)
+		return "", adapter.Invalid(field, "there is no file %s", path)
 	}
 	if dir, err := os.Stat(filepath.Dir(abs)); err != nil || !dir.IsDir() {
-		return "", badOption(field, "there is no directory %s", filepath.Dir(path))
+		return "", adapter.Invalid(field, "there is no directory %s", filepath.Dir(path))
 	}
 	// The watermark is beside the file, whatever link the file was opened by.
 	if real, err := filepath.EvalSymlinks(abs); err == nil {
@@ -154,7 +150,7 @@ func explain(path string, err error) error {
 		return err
 	}
 	if code(err) == sqlite3.SQLITE_NOTADB {
-		return outcome.WithKind(badOption("store URL", "file %s: %s", path, hint), err)
+		return outcome.WithKind(adapter.Invalid("store URL", "file %s: %s", path, hint), err)
 	}
 	return outcome.Unavailable(fmt.Errorf("file %s: %s: %w", path, hint, err)) // the URL is well-formed
 }

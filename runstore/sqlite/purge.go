@@ -94,13 +94,13 @@ func (tx *tx) purge(r *row) error {
 	return tx.save(r)
 }
 
-// sweepAfter deletes the rows of the runs that one of the batches has purged: until ctx ends in the
-// caller, then in the background.
-func (s *Store) sweepAfter(ctx context.Context, batches ...runstore.Batch) {
+// sweepAfter deletes the rows of the runs that one of the batches has purged: in the caller until
+// ctx ends, then in the background.
+func (e *engine) sweepAfter(ctx context.Context, batches ...runstore.Batch) {
 	for _, b := range batches {
 		if b.Purge {
-			if !s.sweep(ctx) {
-				s.background.start(func(ctx context.Context) { s.sweep(ctx) })
+			if !e.sweep(ctx) {
+				e.background.start(func(ctx context.Context) { e.sweep(ctx) })
 			}
 			return
 		}
@@ -108,20 +108,23 @@ func (s *Store) sweepAfter(ctx context.Context, batches ...runstore.Batch) {
 }
 
 // sweep deletes the rows of all runs that were purged before, and reports whether none is left. One
-// caller sweeps at a time, so that other operations wait for at most one step.
-func (s *Store) sweep(ctx context.Context) (done bool) {
+// caller sweeps at a time, so that other operations wait for at most one step. sweep stops when ctx
+// ends or the handle is closed.
+func (e *engine) sweep(ctx context.Context) (done bool) {
 	select {
-	case s.sweeping <- struct{}{}:
-		defer func() { <-s.sweeping }()
+	case e.sweeping <- struct{}{}:
+		defer func() { <-e.sweeping }()
 	case <-ctx.Done():
+		return false
+	case <-e.background.ctx.Done():
 		return false
 	}
 	upTo, known := int64(math.MaxInt64), false
 	for !done {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || e.background.ctx.Err() != nil {
 			return false
 		}
-		err := s.writer.doBulk(ctx, func(tx *tx) (err error) {
+		err := e.writer.doBulk(ctx, func(tx *tx) (err error) {
 			if !known { // runs that are purged meanwhile are left to their own callers
 				v, err := tx.c.one(tx.ctx, newestGarbage)
 				if err != nil {

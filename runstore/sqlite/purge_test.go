@@ -192,6 +192,36 @@ func TestPurgeBehindItsDeadline(t *testing.T) {
 	checkNothingLeft(t, path)
 }
 
+// TestCloseDuringAPurge closes the handle while a commit deletes the rows of a purged run. The
+// commit returns after one more step at most, and the next opening deletes the remaining rows.
+func TestCloseDuringAPurge(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: embedded.NewHost()}.SweepingRows(8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seedRun(t, s, "purged")
+	closing, closed := false, make(chan error, 1)
+	purgeRun(hookContext{t.Context(), func() error {
+		if !closing && rowsOf(t, path) > 0 {
+			closing = true
+			go func() { closed <- s.Close() }()
+			<-sqlite.Closing(s)
+		}
+		return nil
+	}}, t, s, "purged")
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	if rowsOf(t, path) == 0 {
+		t.Error("the commit deleted all rows, though the handle was closed")
+	}
+	next := openAt(t, path, embedded.NewHost())
+	sqlite.AwaitBackground(next)
+	checkNothingLeft(t, path)
+}
+
 // TestInterruptedPurge interrupts a purge at any step, by a full disk or a kill. The next purge or
 // the next opening completes it.
 func TestInterruptedPurge(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 const (
@@ -45,26 +46,13 @@ func readRun(ctx context.Context, c *conn, id runstore.RunID) (runstore.Run, err
 	return scanRun(v), nil
 }
 
-// GetRun implements runstore.RunStore.
-func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run, err error) {
-	err = s.read(ctx, "get run", id, runstore.CheckRunID(id), func(c *conn) error {
+// GetRun implements adapter.Core.
+func (e *engine) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run, err error) {
+	err = e.read(ctx, func(c *conn) error {
 		run, err = readRun(ctx, c, id)
 		return err
 	})
 	return run, err
-}
-
-// page counts the entries and bytes of a page of a read, to find where the page ends.
-type page struct{ left, bytes int }
-
-// add counts one more entry of the given size and returns errEnough when the page ends with it.
-func (p *page) add(size int) error {
-	p.left--
-	p.bytes += size
-	if p.left <= 0 || p.bytes > runstore.MaxPageBytes {
-		return errEnough
-	}
-	return nil
 }
 
 const (
@@ -73,9 +61,9 @@ const (
 	recordOfKey  = `SELECT ` + recordColumns + ` FROM records WHERE run = ? AND key = ?`
 )
 
-// ReadRecords implements runstore.RunStore.
-func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
-	err = s.read(ctx, "read records", id, q.Check(id), func(c *conn) error {
+// ReadRecords implements adapter.Core.
+func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
+	err = e.read(ctx, func(c *conn) error {
 		no, err := c.one(ctx, selectNumber, blob(id))
 		if err != nil {
 			return err
@@ -95,28 +83,15 @@ func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.R
 		if len(q.Keys) > 0 {
 			return nil
 		}
-		p := page{left: q.Limit}
-		end := afterPrefix(q.Prefix)
+		p := adapter.NewPage(q.Limit)
+		end := adapter.PrefixEnd(q.Prefix) // nil is NULL
 		return c.query(ctx, recordsFrom, func(v []driver.Value) error {
 			r := scanRecord(v)
 			records = append(records, r)
-			return p.add(len(r.Value))
+			return enough(p.Add(len(r.Value)))
 		}, no[0], blob(q.Prefix), end, end, blob(q.After), int64(q.Limit))
 	})
 	return records, err
-}
-
-// afterPrefix returns the first key after all keys that begin with prefix; NULL when there is none.
-func afterPrefix(prefix runstore.RecordKey) driver.Value {
-	end := []byte(prefix)
-	for len(end) > 0 && end[len(end)-1] == 0xff {
-		end = end[:len(end)-1]
-	}
-	if len(end) == 0 {
-		return nil
-	}
-	end[len(end)-1]++
-	return end
 }
 
 const (
@@ -128,9 +103,9 @@ const (
 		ORDER BY events.pos DESC LIMIT ?`
 )
 
-// ReadFeed implements runstore.RunStore.
-func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
-	err = s.read(ctx, "read feed", "", q.Check(), func(c *conn) error {
+// ReadFeed implements adapter.Core.
+func (e *engine) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
+	err = e.read(ctx, func(c *conn) error {
 		last, err := c.one(ctx, selectLastPosition)
 		if err != nil {
 			return err
@@ -139,7 +114,7 @@ func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []ru
 		if int64(q.After) > known {
 			return &runstore.StoreBehindError{Field: "position", Presented: int64(q.After), Known: known}
 		}
-		p, decoder := page{left: q.Limit}, eventDecoder{}
+		p, decoder := adapter.NewPage(q.Limit), eventDecoder{}
 		events = make([]runstore.FeedEvent, 0, min(int64(q.Limit), known-int64(q.After)))
 		statement, args := selectFeed, []driver.Value{int64(q.After), int64(q.Limit)}
 		if q.Newest {
@@ -152,7 +127,7 @@ func (s *Store) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []ru
 				return err
 			}
 			events = append(events, e)
-			return p.add(len(e.Data))
+			return enough(p.Add(len(e.Data)))
 		}, args...)
 	})
 	return events, err

@@ -21,14 +21,14 @@ const movesPerCommit = 256
 
 // moveBehindLeases moves the entries of runs in the background, unless the handle is already moving
 // others. A move that fails is left to a later scan, which meets the same entry.
-func (s *Store) moveBehindLeases(runs []int64) {
-	if len(runs) == 0 || s.opts.ReadOnly || !s.moving.CompareAndSwap(false, true) {
+func (e *engine) moveBehindLeases(runs []int64) {
+	if len(runs) == 0 || e.opts.ReadOnly || !e.moving.CompareAndSwap(false, true) {
 		return
 	}
-	s.background.start(func(ctx context.Context) {
-		defer s.moving.Store(false)
+	e.background.start(func(ctx context.Context) {
+		defer e.moving.Store(false)
 		for batch := range slices.Chunk(runs, movesPerCommit) {
-			err := s.writer.doBulk(ctx, func(tx *tx) error {
+			err := e.writer.doBulk(ctx, func(tx *tx) error {
 				for _, no := range batch {
 					if _, err := tx.c.exec(tx.ctx, moveEntry, no); err != nil {
 						return err

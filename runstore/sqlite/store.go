@@ -9,24 +9,35 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // Store is an open handle on a SQLite database. It implements runstore.RunStore and the
-// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and Describer.
+// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, StrictCommitter and Describer.
 type Store struct {
-	*core
-	closeOnce    sync.Once
-	closed       chan struct{}
+	*adapter.Store
+	adapter.MultiCommitter
+	adapter.EpochManager
+	adapter.Notifier
+	adapter.RunNotifier
+	engine *engine
+}
+
+// engine implements adapter.Core for one handle on a database.
+type engine struct {
+	*database
+	closed       chan struct{}  // closed by Close: ends watchers and reads that wait for a connection
 	watching     sync.WaitGroup // the goroutines of Wakeups and RunWakeups
 	foreignWatch foreignWatch
 	background   *background
 	moving       atomic.Bool // entries of renewed leases are being moved, see moveBehindLeases
 }
 
-// core is the state that the handles of one opening share: the connections, their writer and their
-// caches.
-type core struct {
+// database is the state that the handles of one opening share: the connections, their writer and
+// their caches.
+type database struct {
 	path      string
 	opts      Options
 	version   string
@@ -38,8 +49,8 @@ type core struct {
 	wakers    wakers
 	waiters   wakeup.Hub
 	own       *atomic.Int64 // changes by this process, see ownChangeCount
-	handles   atomic.Int32
-	heads     headCache // used by the leader of the writer, like lastState and trims
+	handles   atomic.Int32  // the number of open handles
+	heads     headCache     // used by the leader of the writer, like lastState and trims
 	lastState cachedState
 	trims     int // calls of trimLog
 	// sweeping is held by the caller that deletes the rows of purged runs.
@@ -59,6 +70,7 @@ var _ interface {
 	runstore.Notifier
 	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.StrictCommitter
 	runstore.Describer
 } = (*Store)(nil)
 
@@ -68,15 +80,16 @@ var _ interface {
 // A file that is not a database, belongs to another application or has a newer schema is refused
 // and left unchanged.
 func Open(ctx context.Context, path string, options *Options) (*Store, error) {
-	c, err := open(ctx, path, options)
+	db, err := open(ctx, path, options)
 	if err != nil {
-		return nil, opError("open sqlite store", "", explain(path, err))
+		return nil, outcome.Wrap("open sqlite store", "", classify("", explain(path, err)))
 	}
-	s := c.handle()
-	if c.hasGarbage {
-		s.background.start(func(ctx context.Context) { s.sweep(ctx) })
+	db.handles.Store(1)
+	e := newEngine(db)
+	if db.hasGarbage {
+		e.background.start(func(ctx context.Context) { e.sweep(ctx) })
 	}
-	return s, nil
+	return newStore(e), nil
 }
 
 // NewHandle returns another handle on the same connections, which is closed separately. A database
@@ -85,27 +98,34 @@ func Open(ctx context.Context, path string, options *Options) (*Store, error) {
 //
 // If all handles of the store are closed, NewHandle returns a closed handle.
 func (s *Store) NewHandle() *Store {
+	db := s.engine.database
 	for {
-		n := s.handles.Load()
+		n := db.handles.Load()
 		if n == 0 {
 			return s // closed, as every handle is
 		}
-		if s.handles.CompareAndSwap(n, n+1) {
-			return s.core.newHandle()
+		if db.handles.CompareAndSwap(n, n+1) {
+			return newStore(newEngine(db))
 		}
 	}
 }
 
-func (s *core) handle() *Store {
-	s.handles.Add(1)
-	return s.newHandle()
+// newEngine returns the engine of one more handle, which the caller counts in db.handles.
+func newEngine(db *database) *engine {
+	return &engine{database: db, closed: make(chan struct{}), background: newBackground()}
 }
 
-func (s *core) newHandle() *Store {
-	return &Store{core: s, closed: make(chan struct{}), background: newBackground()}
+// newStore returns the handle of an engine.
+func newStore(e *engine) *Store {
+	s := &Store{Store: adapter.New(e, adapter.Options{Waiters: e.waiters, Classify: classify}), engine: e}
+	s.MultiCommitter = adapter.NewMultiCommitter(s.Store, e)
+	s.EpochManager = adapter.NewEpochManager(s.Store, e)
+	s.Notifier = adapter.NewNotifier(s.Store, e)
+	s.RunNotifier = adapter.NewRunNotifier(s.Store, e)
+	return s
 }
 
-func open(ctx context.Context, path string, options *Options) (*core, error) {
+func open(ctx context.Context, path string, options *Options) (*database, error) {
 	opts, err := options.withDefaults()
 	if err != nil {
 		return nil, err
@@ -115,51 +135,51 @@ func open(ctx context.Context, path string, options *Options) (*core, error) {
 			return nil, err
 		}
 	}
-	s := &core{
+	db := &database{
 		path: path, opts: opts, heads: headCache{}, clock: &clock{host: opts.Clock},
 		known: len(migrations()), writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 		sweeping: make(chan struct{}, 1),
 	}
-	s.damage.path, s.damage.logger = path, opts.Logger
-	s.waiters, s.own = wakeup.Of(s), &atomic.Int64{}
+	db.damage.path, db.damage.logger = path, opts.Logger
+	db.waiters, db.own = wakeup.Of(db), &atomic.Int64{}
 	if path != Memory { // handles of one file in one process share them
-		s.waiters, s.own = wakeup.Of("sqlite:"+path), ownChangeCount(path)
+		db.waiters, db.own = wakeup.Of("sqlite:"+path), ownChangeCount(path)
 	}
-	first, err := s.connect(ctx, "synchronous("+string(opts.Synchronous)+")")
+	first, err := db.connect(ctx, "synchronous("+string(opts.Synchronous)+")")
 	if err != nil {
 		return nil, err
 	}
-	if err := s.catchDamage(func() error { return s.prepare(ctx, first) }); err != nil {
+	if err := db.catchDamage(func() error { return db.prepare(ctx, first) }); err != nil {
 		return nil, errors.Join(err, first.close())
 	}
-	s.writers <- first
+	db.writers <- first
 	if path == Memory {
-		s.readers = s.writers
+		db.readers = db.writers
 	} else {
 		for range opts.Readers {
-			c, err := s.connect(ctx, "query_only(1)")
+			c, err := db.connect(ctx, "query_only(1)")
 			if err != nil {
-				return nil, errors.Join(err, s.closeConnections())
+				return nil, errors.Join(err, db.closeConnections())
 			}
-			s.readers <- c
+			db.readers <- c
 		}
 	}
-	s.writer = newWriter(s, opts.MaxGroup)
-	return s, nil
+	db.writer = &writer{store: db, maxSize: opts.MaxGroup}
+	return db, nil
 }
 
 // prepare prepares the database for use: schema, clock, epoch.
-func (s *core) prepare(ctx context.Context, c *conn) error {
+func (db *database) prepare(ctx context.Context, c *conn) error {
 	row, err := c.one(ctx, "SELECT sqlite_version()")
 	if err != nil {
 		return err
 	}
-	s.version = row[0].(string)
-	if err := checkVersion(s.version); err != nil {
+	db.version = row[0].(string)
+	if err := checkVersion(db.version); err != nil {
 		return err
 	}
-	if s.opts.ReadOnly {
-		return s.prepareReadOnly(ctx, c)
+	if db.opts.ReadOnly {
+		return db.prepareReadOnly(ctx, c)
 	}
 	if err := migrate(ctx, c); err != nil {
 		return err
@@ -167,22 +187,22 @@ func (s *core) prepare(ctx context.Context, c *conn) error {
 	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
-	if s.path != Memory {
-		s.watermark = &watermark{path: s.path + "-witness"}
+	if db.path != Memory {
+		db.watermark = &watermark{path: db.path + "-witness"}
 	}
-	if err := s.initClockAndEpoch(ctx, c); err != nil {
+	if err := db.initClockAndEpoch(ctx, c); err != nil {
 		_ = c.script(ctx, "ROLLBACK") // the first error is the one to report
 		return err
 	}
 	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "COMMIT") }); err != nil {
 		return err
 	}
-	s.watermark.write(s.progress)
+	db.watermark.write(db.progress)
 	return nil
 }
 
 // prepareReadOnly checks the schema and reads the clock, and changes nothing.
-func (s *core) prepareReadOnly(ctx context.Context, c *conn) error {
+func (db *database) prepareReadOnly(ctx context.Context, c *conn) error {
 	known := len(migrations())
 	return retryWhileBusy(ctx, func() error {
 		version, err := identify(ctx, c, known)
@@ -194,19 +214,19 @@ func (s *core) prepareReadOnly(ctx context.Context, c *conn) error {
 				"version %d of the database is older than this program's %d; open it for writing once", version, known)}
 		}
 		a, _, err := readClock(ctx, c)
-		s.clock.set(a)
+		db.clock.set(a)
 		return err
 	})
 }
 
 // initClockAndEpoch sets the clock and the epoch when the store is opened, within one transaction.
-func (s *core) initClockAndEpoch(ctx context.Context, c *conn) error {
-	a, now, err := s.clock.load(ctx, c)
+func (db *database) initClockAndEpoch(ctx context.Context, c *conn) error {
+	a, now, err := db.clock.load(ctx, c)
 	if err != nil {
 		return err
 	}
-	s.clock.set(a) // if the transaction fails, the store is not opened
-	if err := s.watermark.compare(ctx, c, now); err != nil {
+	db.clock.set(a) // if the transaction fails, the store is not opened
+	if err := db.watermark.compare(ctx, c, now); err != nil {
 		return err
 	}
 	// This write makes the opening of a database that cannot be written fail now, and not at the
@@ -218,93 +238,65 @@ func (s *core) initClockAndEpoch(ctx context.Context, c *conn) error {
 	if err != nil {
 		return err
 	}
-	s.hasGarbage = row[0] != nil
+	db.hasGarbage = row[0] != nil
 	row, err = c.one(ctx, selectProgress)
 	if err != nil {
 		return err
 	}
-	s.progress = progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64))}
+	db.progress = progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64))}
 	return nil
 }
 
 const noteOpening = `UPDATE store SET clock_seen = max(clock_seen, ?)`
 
-// Close implements runstore.RunStore.
-func (s *Store) Close() error {
-	var err error
-	s.closeOnce.Do(func() {
-		close(s.closed)
-		s.background.close()
-		s.watching.Wait() // the last connection to close folds the log into the file
-		if s.handles.Add(-1) > 0 {
-			return
-		}
-		s.writer.close()
-		err = s.closeConnections()
-		s.watermark.close()
-	})
+// Close implements adapter.Core.
+func (e *engine) Close(idle <-chan struct{}) error {
+	close(e.closed)
+	e.background.close()
+	<-idle
+	e.watching.Wait() // the last connection to close folds the log into the file
+	if e.handles.Add(-1) > 0 {
+		return nil
+	}
+	err := e.closeConnections()
+	e.watermark.close()
 	return err
 }
 
-// closeConnections waits for each connection until no caller uses it, and closes it.
-func (s *core) closeConnections() error {
+// closeConnections closes the connections. No caller uses any.
+func (db *database) closeConnections() error {
 	var errs []error
-	if s.readers != s.writers {
-		for range cap(s.readers) {
-			select {
-			case c := <-s.readers:
-				errs = append(errs, c.close())
-			case <-time.After(time.Minute): // a reader that hangs must not hang Close
-			}
+	if db.readers != db.writers {
+		for range len(db.readers) {
+			errs = append(errs, (<-db.readers).close())
 		}
 	}
-	return errors.Join(append(errs, (<-s.writers).close())...)
+	return errors.Join(append(errs, (<-db.writers).close())...)
 }
 
 // takeWriter takes the writing connection; giveWriter returns it.
-func (s *core) takeWriter() *conn  { return <-s.writers }
-func (s *core) giveWriter(c *conn) { s.writers <- c }
-
-// begin starts every operation: it returns an error on a closed handle or after the context's end.
-func (s *Store) begin(ctx context.Context) error {
-	select {
-	case <-s.closed:
-		return runstore.ErrClosed
-	default:
-	}
-	if err := ctx.Err(); err != nil {
-		return unavailable(err)
-	}
-	return nil
-}
+func (db *database) takeWriter() *conn  { return <-db.writers }
+func (db *database) giveWriter(c *conn) { db.writers <- c }
 
 // read runs f in a read transaction, which sees one consistent state and holds no lock that a
 // writer waits for.
-func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func(c *conn) error) error {
-	if invalid != nil {
-		return opError(op, id, invalid)
-	}
-	if err := s.begin(ctx); err != nil {
-		return opError(op, id, err)
-	}
+func (e *engine) read(ctx context.Context, f func(c *conn) error) error {
 	select {
-	case <-s.closed:
-		return opError(op, id, runstore.ErrClosed)
+	case <-e.closed:
+		return runstore.ErrClosed
 	case <-ctx.Done():
-		return opError(op, id, unavailable(ctx.Err()))
-	case c := <-s.readers:
-		defer func() { s.readers <- c }()
-		if err := s.catchDamage(func() error { return s.snapshot(ctx, c, f) }); err != nil {
-			if ctx.Err() != nil && !isDamage(err) {
-				err = unavailable(ctx.Err())
-			}
-			return opError(op, id, err)
+		return unavailable(ctx.Err())
+	case c := <-e.readers:
+		defer func() { e.readers <- c }()
+		err := e.catchDamage(func() error { return e.snapshot(ctx, c, f) })
+		if err != nil && ctx.Err() != nil && !isDamage(err) {
+			return unavailable(ctx.Err())
 		}
-		return nil
+		return err
 	}
 }
 
-func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (err error) {
+func (db *database) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (err error) {
 	// Without ctx, as the COMMIT below: when a context ends at the moment in which BEGIN succeeds,
 	// the driver returns an error, and the transaction would stay open.
 	if _, err := c.exec(context.Background(), "BEGIN"); err != nil {
@@ -321,7 +313,7 @@ func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (er
 	err = retryWhileBusy(ctx, func() error {
 		row, err := c.one(ctx, takeSnapshot)
 		if err == nil {
-			s.clock.refresh(row[0].(int64), row[1].(int64))
+			db.clock.refresh(row[0].(int64), row[1].(int64))
 		}
 		return err
 	})
@@ -334,17 +326,17 @@ func (s *core) snapshot(ctx context.Context, c *conn, f func(c *conn) error) (er
 // takeSnapshot reads what every read needs: the clock, which another handle may have set since.
 const takeSnapshot = `SELECT clock_since, clock_at FROM store`
 
-// Now implements runstore.RunStore.
-func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+// Now implements adapter.Core.
+func (e *engine) Now(ctx context.Context) (now time.Time, err error) {
 	behind := false
-	err = s.read(ctx, "now", "", nil, func(*conn) error {
-		now, behind = s.clock.now()
+	err = e.read(ctx, func(*conn) error {
+		now, behind = e.clock.now()
 		return nil
 	})
-	if err != nil || !behind || s.opts.ReadOnly {
+	if err != nil || !behind || e.opts.ReadOnly {
 		return now, err
 	}
-	return write(ctx, s, "now", "", nil, func(tx *tx) (time.Time, error) { return tx.now, nil })
+	return write(ctx, e, func(tx *tx) (time.Time, error) { return tx.now, nil })
 }
 
 // StrictAtCommit implements runstore.StrictCommitter: a write reads the clock in its transaction,
@@ -353,5 +345,5 @@ func (s *Store) StrictAtCommit() bool { return true }
 
 // Describe implements runstore.Describer.
 func (s *Store) Describe(context.Context) (runstore.Description, error) {
-	return runstore.Description{Engine: "sqlite", Version: s.version, Tier: "embedded"}, nil
+	return runstore.Description{Engine: "sqlite", Version: s.engine.version, Tier: "embedded"}, nil
 }

@@ -14,7 +14,7 @@ import (
 type tx struct {
 	ctx   context.Context
 	c     *conn
-	store *core
+	store *database
 	now   time.Time
 	at    driver.Value // now in microseconds, the form that rows store
 
@@ -43,9 +43,9 @@ type cachedState struct {
 // beginState reads state, and the clock, which another handle may have set.
 const beginState = `SELECT (SELECT coalesce(max(pos), 0) FROM events), epoch, clock_since, clock_at, changes FROM store`
 
-func (s *core) newTx(ctx context.Context, c *conn) (*tx, error) {
-	t := &tx{ctx: ctx, c: c, store: s}
-	if err := s.catchDamage(t.start); err != nil {
+func (db *database) newTx(ctx context.Context, c *conn) (*tx, error) {
+	t := &tx{ctx: ctx, c: c, store: db}
+	if err := db.catchDamage(t.start); err != nil {
 		_, _ = c.exec(ctx, "ROLLBACK") // the first error is the one to report
 		return nil, err
 	}
@@ -119,44 +119,34 @@ func (tx *tx) finish() error {
 }
 
 // committed updates the caches and the watermark after a commit, and wakes the channels of Wakeups.
-func (s *core) committed(tx *tx) {
+func (db *database) committed(tx *tx) {
 	if tx.anchor != nil {
-		s.clock.set(*tx.anchor)
+		db.clock.set(*tx.anchor)
 	}
 	version, err := tx.c.dataVersion()
-	s.lastState = cachedState{err == nil, version, tx.state}
-	s.progress.Changes, s.progress.Position = tx.changes, tx.next-1
-	s.watermark.write(s.progress)
+	db.lastState = cachedState{err == nil, version, tx.state}
+	db.progress.Changes, db.progress.Position = tx.changes, tx.next-1
+	db.watermark.write(db.progress)
 	if n := tx.changes + int64(tx.next) - 1 - tx.begun; n > 0 {
-		s.own.Add(n)
-		s.wakers.wake()
+		db.own.Add(n)
+		db.wakers.wake()
 	}
 }
 
 var errReadOnly = &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened read-only"}
 
 // write runs f as one operation of the next group. f may run again in another transaction. write
-// reads the result of f only once the transaction is durable, so a caller that has given up never
-// shares memory with f.
-func write[T any](ctx context.Context, s *Store, op string, id runstore.RunID, invalid error, f func(*tx) (T, error)) (T, error) {
-	var zero, result T
-	if invalid != nil {
-		return zero, opError(op, id, invalid)
+// reads the result of f only once f can no longer run, so a caller that has given up never shares
+// memory with f.
+func write[T any](ctx context.Context, e *engine, f func(*tx) (T, error)) (result T, err error) {
+	if e.opts.ReadOnly {
+		return result, errReadOnly
 	}
-	if err := s.begin(ctx); err != nil {
-		return zero, opError(op, id, err)
-	}
-	if s.opts.ReadOnly {
-		return zero, opError(op, id, errReadOnly)
-	}
-	err := s.writer.do(ctx, func(tx *tx) (err error) {
+	err = e.writer.do(ctx, func(tx *tx) (err error) {
 		result, err = f(tx)
 		return err
 	})
-	if err != nil {
-		return zero, opError(op, id, err)
-	}
-	return result, nil
+	return result, err
 }
 
 // positions reserves the positions of n events and returns the first. They are assigned in commit

@@ -37,15 +37,13 @@ import (
 // A goroutine of its own was rejected: it would have to be woken for every lone write. Here a lone
 // writer leads at once. BenchmarkGroupCommit measures the gain over a transaction for each write.
 type writer struct {
-	store    *core
+	store    *database
 	maxSize  int // the maximum number of operations in one transaction
 	lastSize int // the number of operations in the last transaction; only the leader uses it
 
 	mu      sync.Mutex
 	queue   []*operation
 	leading bool // an operation leads
-	idle    *sync.Cond
-	closing bool
 }
 
 // operation is one caller's write.
@@ -72,12 +70,6 @@ const (
 	opWithdrawn
 )
 
-func newWriter(s *core, maxGroup int) *writer {
-	w := &writer{store: s, maxSize: maxGroup}
-	w.idle = sync.NewCond(&w.mu)
-	return w
-}
-
 // do runs apply in a transaction and returns when the transaction is durable. If ctx ends before
 // the transaction begins, nothing is written. Once the transaction has begun, do waits for its
 // result.
@@ -93,10 +85,7 @@ func (w *writer) doBulk(ctx context.Context, apply func(*tx) error) error {
 
 func (w *writer) submit(op *operation) error {
 	ctx := op.ctx
-	leads, err := w.enqueue(op)
-	if err != nil {
-		return err
-	}
+	leads := w.enqueue(op)
 	for !leads {
 		select {
 		case <-op.turn:
@@ -122,18 +111,15 @@ func (w *writer) submit(op *operation) error {
 }
 
 // enqueue adds an operation to the queue. leads is true if no other operation leads.
-func (w *writer) enqueue(op *operation) (leads bool, err error) {
+func (w *writer) enqueue(op *operation) (leads bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closing {
-		return false, runstore.ErrClosed
-	}
 	leads, w.leading = !w.leading, true
 	if !leads {
 		op.turn = make(chan struct{}, 1)
 	}
 	w.queue = append(w.queue, op)
-	return leads, nil
+	return leads
 }
 
 // withdraw removes an operation whose caller gave up from the queue. If the lead was passed to it
@@ -160,17 +146,6 @@ func (w *writer) passLead() {
 		}
 	}
 	w.queue, w.leading = nil, false
-	w.idle.Broadcast()
-}
-
-// close waits until the queue is empty and stops the writer.
-func (w *writer) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closing = true
-	for w.leading {
-		w.idle.Wait()
-	}
 }
 
 // take claims queued operations whose callers still wait, and appends them to a group up to its
