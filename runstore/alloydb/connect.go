@@ -9,6 +9,7 @@ import (
 	"cloud.google.com/go/alloydbconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
@@ -67,9 +68,9 @@ func (o *Options) config(target string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
 		if params.Has("sslpassword") {
-			return nil, badOption("store URL", "the driver does not take one of its settings")
+			return nil, adapter.Invalid("store URL", "the driver does not take one of its settings")
 		}
-		return nil, badOption("store URL", "%v", err)
+		return nil, adapter.Invalid("store URL", "%v", err)
 	}
 	switch {
 	case o.IAM:

@@ -2,7 +2,6 @@ package alloydb
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -13,7 +12,7 @@ import (
 
 	"cloud.google.com/go/alloydbconn"
 
-	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -78,7 +77,9 @@ const writeInstance = "write projects/PROJECT/locations/REGION/clusters/CLUSTER/
 // check returns all problems of the options, named by the keys of a URL.
 func (o *Options) check() error {
 	var problems []error
-	bad := func(key, format string, args ...any) { problems = append(problems, badOption(key, format, args...)) }
+	bad := func(key, format string, args ...any) {
+		problems = append(problems, adapter.Invalid(key, format, args...))
+	}
 	checkTarget := checkInstance
 	switch {
 	case o.Instance != "" && o.Host != "":
@@ -136,9 +137,9 @@ func (o *Options) checkParams() error {
 		switch {
 		case slices.Contains(poolKeys, key):
 		case !slices.Contains(hostKeys, key):
-			problems = append(problems, badOption(key, "is not among the driver's settings: %s", strings.Join(slices.Concat(poolKeys, hostKeys), ", ")))
+			problems = append(problems, adapter.Invalid(key, "is not among the driver's settings: %s", strings.Join(slices.Concat(poolKeys, hostKeys), ", ")))
 		case o.Instance != "":
-			problems = append(problems, badOption(key, "goes with a host; the connector encrypts and checks by itself"))
+			problems = append(problems, adapter.Invalid(key, "goes with a host; the connector encrypts and checks by itself"))
 		}
 	}
 	if len(problems) == 0 {
@@ -152,14 +153,14 @@ func (o *Options) checkParams() error {
 func checkInstance(key, name string) error {
 	parts := strings.Split(name, "/")
 	if len(parts) != len(instanceForm) {
-		return badOption(key, "%q is no full name; %s", name, writeInstance)
+		return adapter.Invalid(key, "%q is no full name; %s", name, writeInstance)
 	}
 	for i, part := range parts {
 		switch {
 		case instanceForm[i] != "" && part != instanceForm[i]:
-			return badOption(key, "%q has %q where %q belongs; %s", name, part, instanceForm[i], writeInstance)
+			return adapter.Invalid(key, "%q has %q where %q belongs; %s", name, part, instanceForm[i], writeInstance)
 		case instanceForm[i] == "" && !isName(part, i == 1):
-			return badOption(key, "%q has no name behind %q; %s", name, parts[i-1], writeInstance)
+			return adapter.Invalid(key, "%q has no name behind %q; %s", name, parts[i-1], writeInstance)
 		}
 	}
 	return nil
@@ -185,20 +186,16 @@ func checkHost(key, host string) error {
 	if strings.Contains(host, ":") {
 		var err error
 		if name, port, err = net.SplitHostPort(host); err != nil {
-			return badOption(key, "%q is no address; %s, and an IPv6 address in brackets", host, write)
+			return adapter.Invalid(key, "%q is no address; %s, and an IPv6 address in brackets", host, write)
 		}
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return badOption(key, "the port of %q is no number from 1 to 65535; %s", host, write)
+			return adapter.Invalid(key, "the port of %q is no number from 1 to 65535; %s", host, write)
 		}
 	}
 	if name == "" || strings.ContainsAny(name, "/@?#, ") {
-		return badOption(key, "%q is no address; %s", host, write)
+		return adapter.Invalid(key, "%q is no address; %s", host, write)
 	}
 	return nil
-}
-
-func badOption(field, format string, args ...any) error {
-	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }
 
 // postgres returns the options of the underlying store.

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -136,7 +137,7 @@ func (s *ReadPoolStore) ScanIndexStale(ctx context.Context, q runstore.IndexQuer
 	return runstore.ToCandidates(entries), err
 }
 
-func negative(bound time.Duration) error { return badOption("bound", "%v is negative", bound) }
+func negative(bound time.Duration) error { return adapter.Invalid("bound", "%v is negative", bound) }
 
 // read calls read with a connection to the read pool, if that node is surely at most bound behind.
 func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx context.Context, conn *pgx.Conn) error) error {

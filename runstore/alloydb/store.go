@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
@@ -27,7 +28,9 @@ type capabilities interface {
 	runstore.RunStore
 	runstore.MultiCommitter
 	runstore.Notifier
+	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.StrictCommitter
 	runstore.Describer
 }
 
@@ -43,7 +46,7 @@ var (
 // pool are refused: see [OpenWithReadPool].
 func Open(ctx context.Context, opts *Options) (*Store, error) {
 	if opts != nil && opts.ReadPool != "" {
-		return nil, openError(errors.Join(badOption("read_pool", "goes with OpenWithReadPool only"), opts.check()))
+		return nil, openError(errors.Join(adapter.Invalid("read_pool", "goes with OpenWithReadPool only"), opts.check()))
 	}
 	s, err := open(ctx, opts)
 	if err != nil {
@@ -57,7 +60,7 @@ func Open(ctx context.Context, opts *Options) (*Store, error) {
 // reached is not an error, because the primary can serve all reads.
 func OpenWithReadPool(ctx context.Context, opts *Options) (*ReadPoolStore, error) {
 	if opts == nil || opts.ReadPool == "" {
-		return nil, openError(badOption("read_pool", "is missing"))
+		return nil, openError(adapter.Invalid("read_pool", "is missing"))
 	}
 	s, err := open(ctx, opts)
 	if err != nil {
@@ -106,7 +109,7 @@ func openError(err error) error {
 
 // Close implements runstore.RunStore.
 func (s *Store) Close() error {
-	err := s.Store.Close() // waits for the operations under way
+	err := s.Store.Close() // waits for the operations in flight
 	s.primary.close()
 	return err
 }

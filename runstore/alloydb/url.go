@@ -3,11 +3,13 @@ package alloydb
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
@@ -59,7 +61,7 @@ var (
 
 // errForm is returned if the parts of a URL cannot be recognized. It repeats none of them, because
 // any may be part of the password.
-var errForm = badOption("store URL", "of scheme alloydb is not of a known form; write "+
+var errForm = adapter.Invalid("store URL", "of scheme alloydb is not of a known form; write "+
 	"alloydb://user@projects/PROJECT/locations/REGION/clusters/CLUSTER/instances/INSTANCE/database?auth=iam or "+
 	"alloydb://user:password@host:port/database; in a password write / as %%2F, ? as %%3F, # as %%23, %% as %%25")
 
@@ -106,7 +108,7 @@ func (o *Options) setTarget(u *url.URL, instance string) error {
 	switch {
 	case u.Host == "projects":
 		if instance != "" {
-			return badOption("instance", "is there already, before the question mark")
+			return adapter.Invalid("instance", "is there already, before the question mark")
 		}
 		if len(parts) != len(instanceForm) { // the first word is the host; the database follows the name
 			return errForm
@@ -129,7 +131,7 @@ func (o *Options) setKeys(params url.Values) error {
 		if set, ok := values[v]; ok {
 			set()
 		} else if params.Has(key) {
-			problems = append(problems, badOption(key, "%q is none; write %s", v, strings.Join(sortedKeys(values), " or ")))
+			problems = append(problems, adapter.Invalid(key, "%q is none; write %s", v, strings.Join(slices.Sorted(maps.Keys(values)), " or ")))
 		}
 	}
 	choose("auth", map[string]func(){"iam": func() { o.IAM = true }, "password": func() {}})
@@ -147,13 +149,4 @@ func (o *Options) setKeys(params url.Values) error {
 	_, pg, err := postgres.ParseURL(runstore.URL{Scheme: "alloydb", Address: "//localhost/", Params: store})
 	o.Postgres = pg
 	return errors.Join(append(problems, err)...)
-}
-
-func sortedKeys(values map[string]func()) []string {
-	keys := make([]string, 0, len(values))
-	for key := range values {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
 }

@@ -5,18 +5,18 @@ import "context"
 // appendMulti sends groups of different runs in one statement. It fills in the results of the
 // groups that were applied and sets leftOut on the others. On an error that concerns the whole
 // statement every request has that error.
-func (s *Store) appendMulti(ctx context.Context, groups []*runGroup) {
+func (e *engine) appendMulti(ctx context.Context, groups []*runGroup) {
 	var args commitArgs
 	st := &statement{}
 	total := 0
 	for _, g := range groups {
 		total += appendsOf(g.group)
 	}
-	_, base := s.positions.current()
+	_, base := e.positions.current()
 	spare := int64(maxGroupEvents-total) / int64(len(groups)) // gaps between the runs' positions, for a later append of the same run in the same slot (feed.go)
 	for _, g := range groups {
 		for _, r := range g.group {
-			r.sent = s.clock.Read()
+			r.sent = e.clock.Read()
 		}
 		args.add(base, g.group)
 		base += int64(appendsOf(g.group)) + spare
@@ -24,7 +24,7 @@ func (s *Store) appendMulti(ctx context.Context, groups []*runGroup) {
 	}
 	st.read = st.readMulti
 	st.form, st.sql, st.args = args.statement(form{multi: true})
-	_, err := s.roundTrip(ctx, []*statement{st})
+	_, err := e.roundTrip(ctx, []*statement{st})
 	// One group may have caused the error for all. Then each is sent by itself.
 	spoilt := err != nil && isolatable(err) && ctx.Err() == nil
 	for i, g := range groups {

@@ -28,7 +28,7 @@ import (
 //
 // Outline: submit takes a slot or queues the group; withSlot holds a slot for one round trip;
 // releaseSlot passes the slot to the groups that nextGroups takes from the queue; send sends them
-// by Store.appendMulti.
+// by engine.appendMulti.
 //
 // BenchmarkAppend with 16 clients measures appends that share statements, against hand-written ones
 // that do not.

@@ -7,24 +7,19 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// Commit implements runstore.RunStore.
-func (s *Store) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
-	defer s.notifier.waiters.AfterBatches(&err, batch)
-	err = s.op(ctx, "commit", batch.Run(), batch.Check(), func() error {
-		a, err := s.perform(ctx, commitRequest(batch))
-		if err != nil {
-			return err
-		}
-		if a.status != statusApplied && a.status != statusAppliedBefore {
-			return a.explain(batch.Guards())
-		}
-		done = a.committed()
-		return nil
-	})
-	if err == nil && batch.Purge {
-		s.collectAfter(ctx, batch.Run())
+// Commit implements adapter.Core.
+func (e *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	a, err := e.perform(ctx, commitRequest(batch))
+	if err != nil {
+		return done, err
 	}
-	return done, err
+	if a.status != statusApplied && a.status != statusAppliedBefore {
+		return done, a.explain(batch.Guards())
+	}
+	if batch.Purge {
+		e.collectAfter(ctx, batch.Run())
+	}
+	return a.committed(), nil
 }
 
 // commitRequest returns the request for a batch.

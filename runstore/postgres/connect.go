@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // cancelGrace is how long a caller whose context has ended waits for the server to confirm the
@@ -23,16 +24,16 @@ const cancelGrace = 100 * time.Millisecond
 const connectTimeout = 5 * time.Second
 
 // configure adds the store's session settings and hooks to a pool's configuration.
-func configure(config *pgxpool.Config, s *Store) {
+func configure(config *pgxpool.Config, e *engine) {
 	c := config.ConnConfig
 	keepWarnings(&c.Config)
 	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &canceller{conn: conn} }
-	if s.opts.Pooled {
+	if e.opts.Pooled {
 		if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 			c.DefaultQueryExecMode = pgx.QueryExecModeExec
 		}
 	} else {
-		for name, value := range s.settings() {
+		for name, value := range e.settings() {
 			if _, set := c.RuntimeParams[name]; !set {
 				c.RuntimeParams[name] = value
 			}
@@ -54,7 +55,7 @@ func configure(config *pgxpool.Config, s *Store) {
 				return err
 			}
 		}
-		return s.checkConn(ctx, conn)
+		return e.checkConn(ctx, conn)
 	}
 }
 
@@ -62,14 +63,14 @@ func configure(config *pgxpool.Config, s *Store) {
 // that hang, and that fix the plans of prepared statements. Plans are the same for all values. A
 // plan made while the store was small or not analyzed would scan and sort tables that have grown
 // since, so sequential and bitmap scans are off.
-func (s *Store) settings() map[string]string {
+func (e *engine) settings() map[string]string {
 	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	return map[string]string{
 		"application_name":                    "tapestore",
 		"search_path":                         "pg_catalog",
-		"statement_timeout":                   ms(s.opts.StatementTimeout),
-		"lock_timeout":                        ms(s.opts.LockTimeout),
-		"idle_in_transaction_session_timeout": ms(s.opts.LockTimeout),
+		"statement_timeout":                   ms(e.opts.StatementTimeout),
+		"lock_timeout":                        ms(e.opts.LockTimeout),
+		"idle_in_transaction_session_timeout": ms(e.opts.LockTimeout),
 		"default_transaction_isolation":       "read committed",
 		"plan_cache_mode":                     "force_generic_plan",
 		"enable_seqscan":                      "off",
@@ -118,7 +119,7 @@ var errNotMigrated = errors.New("postgres: the schema is of another version")
 // incarnation than the one that the epoch belongs to, and makes sure that the server has a commit
 // on disk when it acknowledges it. A failover breaks all connections, so no statement runs on a
 // promoted server before this check.
-func (s *Store) checkConn(ctx context.Context, conn *pgx.Conn) error {
+func (e *engine) checkConn(ctx context.Context, conn *pgx.Conn) error {
 	var at, known incarnation
 	var standby, asynchronous bool
 	var epoch runstore.Epoch
@@ -127,10 +128,10 @@ func (s *Store) checkConn(ctx context.Context, conn *pgx.Conn) error {
 	var isolation string
 	look := func() error {
 		at = incarnation{}
-		err := conn.QueryRow(ctx, s.sql(`SELECT `+selectIncarnation+`, `+selectStore), onceOnly(conn)).Scan(
+		err := conn.QueryRow(ctx, e.sql(`SELECT `+selectIncarnation+`, `+selectStore), onceOnly(conn)).Scan(
 			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
 		if incarnationHidden(err) {
-			err = conn.QueryRow(ctx, s.sql(`SELECT pg_is_in_recovery(), `+selectStore), onceOnly(conn)).Scan(
+			err = conn.QueryRow(ctx, e.sql(`SELECT pg_is_in_recovery(), `+selectStore), onceOnly(conn)).Scan(
 				&standby, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
 		}
 		if err == nil && standby {
@@ -141,15 +142,15 @@ func (s *Store) checkConn(ctx context.Context, conn *pgx.Conn) error {
 	if err := look(); err != nil {
 		return err
 	}
-	if !s.migrated.Load() && version != len(migrations()) {
+	if !e.migrated.Load() && version != len(migrations()) {
 		return errNotMigrated
 	}
 	if isolation != "read committed" {
-		return badOption("default_transaction_isolation", "is %s for this role. Set it: ALTER ROLE … SET default_transaction_isolation = 'read committed'", isolation)
+		return adapter.Invalid("default_transaction_isolation", "is %s for this role. Set it: ALTER ROLE … SET default_transaction_isolation = 'read committed'", isolation)
 	}
 	if asynchronous {
-		if s.opts.Pooled {
-			return badOption("synchronous_commit", "is off for this role; a crash of the server could give a token out twice. "+
+		if e.opts.Pooled {
+			return adapter.Invalid("synchronous_commit", "is off for this role; a crash of the server could give a token out twice. "+
 				"Set it: ALTER ROLE … SET synchronous_commit = on")
 		}
 		if _, err := conn.Exec(ctx, "SET synchronous_commit = on"); err != nil {
@@ -157,7 +158,7 @@ func (s *Store) checkConn(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	if at.cluster != "" && at != known {
-		if err := s.raiseForIncarnation(ctx, conn, known, at); err != nil {
+		if err := e.raiseForIncarnation(ctx, conn, known, at); err != nil {
 			return err
 		}
 		ctx2, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
@@ -167,7 +168,7 @@ func (s *Store) checkConn(ctx context.Context, conn *pgx.Conn) error {
 			return err
 		}
 	}
-	s.positions.set(epoch, base)
+	e.positions.set(epoch, base)
 	return nil
 }
 
@@ -182,17 +183,17 @@ func onceOnly(conn *pgx.Conn) pgx.QueryExecMode {
 
 // raiseForIncarnation raises the epoch, because the server is another incarnation than the one that
 // granted the last tokens.
-func (s *Store) raiseForIncarnation(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
+func (e *engine) raiseForIncarnation(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
 	why := fmt.Sprintf("the store was in cluster %s on timeline %d, now it is in %s on %d", known.cluster, known.timeline, at.cluster, at.timeline)
 	// A raise changes every leased run, which may take longer than making a connection.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.StatementTimeout+time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.opts.StatementTimeout+time.Second)
 	defer cancel()
 	var epoch runstore.Epoch
-	if err := conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(why), at.cluster, at.timeline, true).Scan(&epoch); err != nil {
+	if err := conn.QueryRow(ctx, e.sql(raiseEpoch), []byte(why), at.cluster, at.timeline, true).Scan(&epoch); err != nil {
 		return err
 	}
 	if epoch > 0 { // otherwise another handle has raised it already
-		s.opts.Logger.Warn("tapestore: the epoch was raised, all leases are ended", "epoch", int64(epoch), "reason", why)
+		e.opts.Logger.Warn("tapestore: the epoch was raised, all leases are ended", "epoch", int64(epoch), "reason", why)
 	}
 	return runstore.CheckEpoch(epoch)
 }

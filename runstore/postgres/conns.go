@@ -45,8 +45,8 @@ func (b bulkhead) slots(p purpose) []chan struct{} {
 
 // connect takes a connection from the pool. The caller must call done after it has read all
 // results. An error means that nothing was sent.
-func (s *Store) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, done func(), err error) {
-	slots := s.bulkhead.slots(p)
+func (e *engine) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, done func(), err error) {
+	slots := e.bulkhead.slots(p)
 	taken := 0
 	release := func() {
 		for _, slot := range slots[:taken] {
@@ -60,20 +60,20 @@ func (s *Store) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, don
 			continue
 		case <-ctx.Done():
 			err = ctx.Err()
-		case <-s.closed:
+		case <-e.closed:
 			err = puddle.ErrClosedPool
 		}
 		release()
 		return nil, nil, notSent{err}
 	}
-	if conn, err = s.pool.Acquire(ctx); err != nil {
+	if conn, err = e.pool.Acquire(ctx); err != nil {
 		release()
 		return nil, nil, notSent{err}
 	}
-	stop := s.boundStatement(conn)
+	stop := e.boundStatement(conn)
 	return conn, func() {
 		stop()
-		s.releaseConn(ctx, conn)
+		e.releaseConn(ctx, conn)
 		release()
 	}, nil
 }
@@ -92,9 +92,9 @@ func purposeOf(requests []*request) purpose {
 // boundStatement closes off a connection if the server falls silent: after StatementTimeout and 1
 // s, when the server must have ended the statement, reads and writes fail and the outcome is
 // ambiguous. It is cheaper than another context; the caller's context ends the statement too.
-func (s *Store) boundStatement(conn *pgxpool.Conn) (stop func() bool) {
+func (e *engine) boundStatement(conn *pgxpool.Conn) (stop func() bool) {
 	raw := conn.Conn().PgConn().Conn()
-	return time.AfterFunc(s.opts.StatementTimeout+time.Second, func() {
+	return time.AfterFunc(e.opts.StatementTimeout+time.Second, func() {
 		_ = raw.SetDeadline(longAgo) // a closed connection needs none
 	}).Stop
 }
@@ -104,7 +104,7 @@ var longAgo = time.Unix(1, 0)
 
 // releaseConn returns a connection to the pool. It closes a connection whose statement was cut
 // short, because the cancel request may still be in flight and would hit the next statement.
-func (s *Store) releaseConn(ctx context.Context, conn *pgxpool.Conn) {
+func (e *engine) releaseConn(ctx context.Context, conn *pgxpool.Conn) {
 	if ctx.Err() != nil {
 		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
 		defer cancel()

@@ -92,15 +92,15 @@ func classify(err error) errClass {
 // newer program has migrated it since this handle was opened (see migrations); rejected then reads
 // the schema's version. It is ErrTooLarge if no position is left for an event, and ErrUnavailable
 // otherwise.
-func (s *Store) rejected(ctx context.Context, err error) error {
+func (e *engine) rejected(ctx context.Context, err error) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && server.Code == "23514" && server.ConstraintName == "events_position_limit" {
 		return outcome.WithKind(&runstore.InputError{Kind: runstore.ErrTooLarge, Field: "position", Problem: fmt.Sprintf(
 			"the store has none left for an event, the limit is %d", runstore.MaxPosition)}, err)
 	}
 	if undefined(err) {
-		newer := s.readOnce(ctx, func(q *query) error {
-			_, err := s.schemaVersion(q.ctx, q.conn, len(migrations()))
+		newer := e.readOnce(ctx, func(q *query) error {
+			_, err := e.schemaVersion(q.ctx, q.conn, len(migrations()))
 			return err
 		})
 		if errors.Is(newer, runstore.ErrUnsupported) {

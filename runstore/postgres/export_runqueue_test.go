@@ -71,9 +71,9 @@ func AppendMulti(ctx context.Context, s *Store, batches ...runstore.Batch) error
 	var groups []*runGroup
 	for _, b := range batches {
 		r := commitRequest(b)
-		r.ctx, r.nonce, r.hints = ctx, newNonce(), s.hints.of(r)
+		r.ctx, r.nonce, r.hints = ctx, newNonce(), s.engine.hints.of(r)
 		if r.hints.evicts {
-			if s.sendGroup(ctx, []*request{r}); r.err != nil {
+			if s.engine.sendGroup(ctx, []*request{r}); r.err != nil {
 				return r.err
 			}
 			continue
@@ -83,12 +83,12 @@ func AppendMulti(ctx context.Context, s *Store, batches ...runstore.Batch) error
 	if len(groups) == 0 {
 		return nil
 	}
-	s.appendMulti(ctx, groups)
+	s.engine.appendMulti(ctx, groups)
 	for _, g := range groups {
 		if err := g.group[0].err; err != nil || g.leftOut {
 			return errors.Join(err, fmt.Errorf("run %q: left out: %t", g.group[0].run, g.leftOut))
 		}
-		s.hints.learn(g.group[0])
+		s.engine.hints.learn(g.group[0])
 	}
 	return nil
 }

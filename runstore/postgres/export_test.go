@@ -15,9 +15,9 @@ import (
 
 // Waiting returns how many writes of a run queue behind the one in flight.
 func Waiting(s *Store, id runstore.RunID) int {
-	s.queues.mu.Lock()
-	defer s.queues.mu.Unlock()
-	if at := s.queues.all[id]; at != nil {
+	s.engine.queues.mu.Lock()
+	defer s.engine.queues.mu.Unlock()
+	if at := s.engine.queues.all[id]; at != nil {
 		return len(at.waiting)
 	}
 	return 0
@@ -25,9 +25,9 @@ func Waiting(s *Store, id runstore.RunID) int {
 
 // WaitsForConn reports whether a write of a run is in flight and has no connection yet.
 func WaitsForConn(s *Store, id runstore.RunID) bool {
-	s.queues.mu.Lock()
-	defer s.queues.mu.Unlock()
-	at := s.queues.all[id]
+	s.engine.queues.mu.Lock()
+	defer s.engine.queues.mu.Unlock()
+	at := s.engine.queues.all[id]
 	return at != nil && !at.sent.Load()
 }
 
@@ -40,9 +40,9 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 	if err != nil {
 		return err
 	}
-	s := &Store{opts: opts, clock: localclock.New(opts.Clock)}
+	e := &engine{opts: opts, clock: localclock.New(opts.Clock)}
 	for range version { // a step that was made already is left out
-		if err := s.step(ctx, conn, migrations(), version); err != nil {
+		if err := e.step(ctx, conn, migrations(), version); err != nil {
 			return err
 		}
 	}
@@ -85,14 +85,14 @@ func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
 		return callWrite, r.write.args(r.nonce, 0)
 	}
 	st := &statement{requests: []*request{r}}
-	_, base := s.positions.current()
+	_, base := s.engine.positions.current()
 	st.commit(base)
 	return st.sql, st.args
 }
 
 // HintsOf returns the hints for a batch. It consumes a hint to evict.
 func HintsOf(s *Store, b runstore.Batch) (timed, forgets bool) {
-	h := s.hints.of(commitRequest(b))
+	h := s.engine.hints.of(commitRequest(b))
 	return h.timed, h.evicts
 }
 
@@ -117,22 +117,22 @@ func ScanOf(q runstore.IndexQuery) (sql string, args []any, err error) {
 }
 
 // Settings returns the session settings of a handle's connections.
-func Settings(s *Store) map[string]string { return s.settings() }
+func Settings(s *Store) map[string]string { return s.engine.settings() }
 
 // FillSlots takes all slots of a handle's coalescer, so that appends wait. It returns a function
 // that releases one slot: the appends that wait are then sent together.
 func FillSlots(s *Store) (leave func()) {
-	s.coalescer.mu.Lock()
-	defer s.coalescer.mu.Unlock()
-	s.coalescer.freeSlots -= maxInFlight
-	return s.coalescer.releaseSlot
+	s.engine.coalescer.mu.Lock()
+	defer s.engine.coalescer.mu.Unlock()
+	s.engine.coalescer.freeSlots -= maxInFlight
+	return s.engine.coalescer.releaseSlot
 }
 
 // Coalescer returns how many runs' appends wait for a slot, and how many slots are free.
 func Coalescer(s *Store) (waiting, free int) {
-	s.coalescer.mu.Lock()
-	defer s.coalescer.mu.Unlock()
-	return len(s.coalescer.waiting), s.coalescer.freeSlots
+	s.engine.coalescer.mu.Lock()
+	defer s.engine.coalescer.mu.Unlock()
+	return len(s.engine.coalescer.waiting), s.engine.coalescer.freeSlots
 }
 
 // MaxInFlight is how many round trips of appends may be in flight before others share one.
@@ -143,9 +143,13 @@ var Unreplicated = unreplicated
 
 // TakeForForeign makes the other handles of the store treat this one's writes as those of another
 // process.
-func TakeForForeign(s *Store) { s.notifier.waiters, s.notifier.process = wakeup.Of(s), "another" }
+func TakeForForeign(s *Store) {
+	n := s.engine.notifier
+	n.waiters, n.process = wakeup.Of(s), "another"
+	*s = *newStore(s.engine)
+}
 
 // Notify delivers to a handle the notification of another handle's write to a run.
 func Notify(s, sender *Store, id runstore.RunID) {
-	s.notifier.wakeRuns(sender.notifier.process + " " + runHash(id))
+	s.engine.notifier.wakeRuns(sender.engine.notifier.process + " " + runHash(id))
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // A position is a transaction number, with 14 bits below it for the transaction's events: a slot. A
@@ -104,14 +105,14 @@ const (
 // refreshBase makes sure that the base is at least as new as epoch, the epoch of a token that the
 // caller presents. An append under a token of an older epoch than the base's is refused, because a
 // new epoch ends all grants; so its position does not matter.
-func (s *Store) refreshBase(ctx context.Context, epoch runstore.Epoch) error {
-	if known, _ := s.positions.current(); epoch <= known {
+func (e *engine) refreshBase(ctx context.Context, epoch runstore.Epoch) error {
+	if known, _ := e.positions.current(); epoch <= known {
 		return nil
 	}
-	return s.readOnce(ctx, func(q *query) error {
+	return e.readOnce(ctx, func(q *query) error {
 		var base int64
 		return q.each(selectBase, nil, []any{&epoch, &base}, func() error {
-			s.positions.set(epoch, base)
+			e.positions.set(epoch, base)
 			return nil
 		})
 	})
@@ -138,11 +139,11 @@ const (
 		) page ON after <= $2::bigint ORDER BY page.position`
 )
 
-// ReadFeed implements runstore.RunStore. An event is in the feed once every transaction that was
+// ReadFeed implements adapter.Core. An event is in the feed once every transaction that was
 // open when its transaction began, and may append to this store, has ended; see [Store.FeedLag].
-func (s *Store) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
-	err = s.read(ctx, "read feed", "", asked.Check(), func(q *query) error {
-		var e nullEvent
+func (e *engine) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
+	err = e.read(ctx, func(q *query) error {
+		var event nullEvent
 		var known int64
 		var id []byte
 		events = nil
@@ -151,12 +152,12 @@ func (s *Store) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events 
 			sql = selectNewest
 		}
 		args := []any{int64(after), int64(runstore.MaxPageBytes)}
-		return q.eachPastStrangers(limited(sql, asked.Limit), args, append([]any{&known, &id}, e.targets()...), func() error {
+		return q.eachPastStrangers(limited(sql, asked.Limit), args, append([]any{&known, &id}, event.targets()...), func() error {
 			if int64(after) > known {
 				return &runstore.StoreBehindError{Field: "position", Presented: int64(after), Known: known}
 			}
-			if e.seq.Valid {
-				events = append(events, runstore.FeedEvent{Run: runstore.RunID(id), Event: e.event()})
+			if event.seq.Valid {
+				events = append(events, runstore.FeedEvent{Run: runstore.RunID(id), Event: event.event()})
 			}
 			return nil
 		})
@@ -168,8 +169,8 @@ func (s *Store) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events 
 // round trip and one transaction, in which each statement has a snapshot of its own.
 func (q *query) eachPastStrangers(sql string, args, targets []any, f func() error) (err error) {
 	var batch pgx.Batch
-	batch.Queue(q.store.sql(noteStrangers))
-	batch.Queue(q.store.sql(sql), args...)
+	batch.Queue(q.engine.sql(noteStrangers))
+	batch.Queue(q.engine.sql(sql), args...)
 	results := q.conn.SendBatch(q.ctx, &batch)
 	defer func() {
 		if closed := results.Close(); err == nil {
@@ -200,8 +201,12 @@ const selectLag = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp(
 // FeedLag returns how far the feed is behind the journals. A transaction that has a lock on this
 // store's table runs, has written something and stays open delays the feed. Alert on the lag, and
 // look for the transaction in pg_stat_activity (backend_xid).
-func (s *Store) FeedLag(ctx context.Context) (lag Lag, err error) {
-	err = s.read(ctx, "feed lag", "", nil, func(q *query) error {
+func (s *Store) FeedLag(ctx context.Context) (Lag, error) {
+	return adapter.Do(ctx, s.Store, "feed lag", "", nil, s.engine.feedLag)
+}
+
+func (e *engine) feedLag(ctx context.Context) (lag Lag, err error) {
+	err = e.read(ctx, func(q *query) error {
 		var age int64
 		return q.eachPastStrangers(selectLag, nil, []any{&lag.Events, &age}, func() error {
 			lag.Age = time.Duration(age) * time.Microsecond

@@ -2,13 +2,12 @@ package postgres
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"math"
 	"strings"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // A scan walks an index in its own order, so its cost depends on the page and not on the size of
@@ -142,26 +141,20 @@ var scans = map[indexKind][2]string{
 	ofEntriesWithHeads: bothWays(scanEntriesWithHeads, "p.at >= $8::timestamptz"),
 }
 
-// ScanIndex implements runstore.RunStore.
-func (s *Store) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
-	after, invalid := checkScan(q)
-	err = s.read(ctx, "scan index", "", invalid, func(rq *query) error {
+// ScanIndex implements adapter.Core.
+func (e *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
+	after, err := decodeCursor(q)
+	if err != nil {
+		return nil, err
+	}
+	err = e.read(ctx, func(rq *query) error {
 		var due *time.Time
 		if found, due, err = rq.scan(q, after); err == nil && due != nil {
-			s.mover.move(*due, q.Until)
+			e.mover.move(*due, q.Until)
 		}
 		return err
 	})
 	return found, err
-}
-
-// checkScan validates a query and decodes its cursor.
-func checkScan(q runstore.IndexQuery) (after cursor, invalid error) {
-	after, invalid = decodeCursor(q)
-	if err := q.Check(); err != nil {
-		invalid = err
-	}
-	return after, invalid
 }
 
 // scan reads a page of an index after a cursor. If it skipped runs whose entries should be moved,
@@ -189,7 +182,7 @@ func (q *query) scan(what runstore.IndexQuery, after cursor) (found []runstore.I
 			return nil
 		}
 		here := cursor{At: at.Time.UnixMicro(), Written: written.Time.UnixMicro(), Run: no, Key: key}
-		e := runstore.IndexEntry{Run: runstore.RunID(id), At: timeOf(at), Cursor: here.encode()}
+		e := runstore.IndexEntry{Run: runstore.RunID(id), At: timeOf(at), Cursor: adapter.EncodeCursor(here)}
 		if kind != ofEntries {
 			e.Head = head.head(e.Run).Run
 			e.Head.Summary = summary.record(runstore.SummaryKey)
@@ -248,14 +241,6 @@ type cursor struct {
 	Key              []byte
 }
 
-func (c cursor) encode() runstore.Cursor {
-	text, err := json.Marshal(c)
-	if err != nil {
-		panic(err) // cannot fail for numbers and bytes
-	}
-	return runstore.Cursor(base64.RawURLEncoding.EncodeToString(text))
-}
-
 // decodeCursor returns where a scan starts: at its cursor, or at the end of the index that it reads
 // first.
 func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
@@ -266,15 +251,11 @@ func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
 		}
 		return lowerBound(runstore.IndexQuery{}), nil
 	}
-	text, err := base64.RawURLEncoding.DecodeString(string(q.After))
-	if err == nil {
-		err = json.Unmarshal(text, &at)
+	if err := adapter.DecodeCursor(q.After, &at); err != nil {
+		return at, err
 	}
-	if err == nil && (at.At > runstore.EndOfTime.UnixMicro() || at.Written > runstore.EndOfTime.UnixMicro() || at.At < math.MinInt32) {
-		err = errDisagree
-	}
-	if err != nil {
-		return at, badOption("after", "is not a cursor of this store")
+	if at.At > runstore.EndOfTime.UnixMicro() || at.Written > runstore.EndOfTime.UnixMicro() || at.At < math.MinInt32 {
+		return at, adapter.Invalid("after", "is not a cursor of this store")
 	}
 	return at, nil
 }

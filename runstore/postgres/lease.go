@@ -11,41 +11,36 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// CreateRun implements runstore.RunStore.
-func (s *Store) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
-	defer s.notifier.waiters.After(&err, runstore.OnWrite, spec.ID)
-	err = s.op(ctx, "create run", spec.ID, spec.Check(), func() error {
-		w := newWrite(opCreate, spec.ID, spec.Writes)
-		w.newStatus, w.runnable, w.unlisted = &spec.Status, spec.Runnable, spec.Unlisted
-		r := &request{run: spec.ID, write: w, size: sizeOf(spec.Writes)}
-		if spec.Lease != nil {
-			w.lease = withGrant(*spec.Lease)
-			r.storeGrantResult(w.lease.Grant, spec.Writes)
+// CreateRun implements adapter.Core.
+func (e *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
+	w := newWrite(opCreate, spec.ID, spec.Writes)
+	w.newStatus, w.runnable, w.unlisted, w.lease = &spec.Status, spec.Runnable, spec.Unlisted, spec.Lease
+	r := &request{run: spec.ID, write: w, size: sizeOf(spec.Writes)}
+	if w.lease != nil {
+		r.storeGrantResult(w.lease.Grant, spec.Writes)
+	}
+	a, err := e.perform(ctx, r)
+	if err != nil {
+		return created, err
+	}
+	if a.status == statusRefused && a.hadGrants && w.lease != nil {
+		if err := a.head.NewGrant(w.lease.Grant); err != nil {
+			return created, err
 		}
-		a, err := s.perform(ctx, r)
-		if err != nil {
-			return err
-		}
-		if a.status == statusRefused && a.hadGrants && w.lease != nil {
-			if err := a.head.NewGrant(w.lease.Grant); err != nil {
-				return err
-			}
-		}
-		created.New = a.status != statusRefused
-		created.Run = a.head.Run
-		created.Run.Summary = a.summary
-		if created.New && w.lease != nil {
-			granted := a.granted(*w.lease)
-			created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
-		} else if created.New {
-			created.Committed = a.committed()
-		}
-		if a.status == statusApplied && a.summary.Version == 0 { // it is looked up only after a lost reply
-			created.Run.Summary = summaryOf(spec.Writes, a, created.Lease.Token)
-		}
-		return nil
-	})
-	return created, err
+	}
+	created.New = a.status != statusRefused
+	created.Run = a.head.Run
+	created.Run.Summary = a.summary
+	if created.New && w.lease != nil {
+		granted := a.granted(*w.lease)
+		created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
+	} else if created.New {
+		created.Committed = a.committed()
+	}
+	if a.status == statusApplied && a.summary.Version == 0 { // it is looked up only after a lost reply
+		created.Run.Summary = summaryOf(spec.Writes, a, created.Lease.Token)
+	}
+	return created, nil
 }
 
 // summaryOf returns the summary record of a run that was just created under a token.
@@ -66,37 +61,30 @@ func (r *request) storeGrantResult(id runstore.GrantID, w runstore.Writes) {
 	}
 }
 
-// AcquireLease implements runstore.RunStore.
-func (s *Store) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
-	defer s.notifier.waiters.After(&err, runstore.OnWrite, req.Run)
-	err = s.op(ctx, "acquire lease", req.Run, req.Check(), func() error {
-		req := req
-		req.LeaseSpec = *withGrant(req.LeaseSpec)
-		w := newWrite(opAcquire, req.Run, req.Writes)
-		w.lease, w.preempt = &req.LeaseSpec, req.Preempt
-		guards := runstore.GuardsOf(req.Guards...)
-		w.guard(guards)
-		r := &request{run: req.Run, write: w, size: sizeOf(req.Writes), order: orderAcquire}
-		r.storeGrantResult(req.Grant, req.Writes)
-		if req.Preempt == "" && len(req.Guards) == 0 && req.Writes.IsZero() {
-			r.acquire = &req
+// AcquireLease implements adapter.Core.
+func (e *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
+	w := newWrite(opAcquire, req.Run, req.Writes)
+	w.lease, w.preempt = &req.LeaseSpec, req.Preempt
+	guards := runstore.GuardsOf(req.Guards...)
+	w.guard(guards)
+	r := &request{run: req.Run, write: w, size: sizeOf(req.Writes), order: orderAcquire}
+	r.storeGrantResult(req.Grant, req.Writes)
+	if req.Preempt == "" && len(req.Guards) == 0 && req.Writes.IsZero() {
+		r.acquire = &req
+	}
+	a, err := e.perform(ctx, r)
+	if err != nil {
+		return granted, err
+	}
+	if a.status == statusRefused {
+		if _, err := a.head.Acquire(req, a.now); err != nil {
+			return granted, err
 		}
-		a, err := s.perform(ctx, r)
-		if err != nil {
-			return err
-		}
-		if a.status == statusRefused {
-			if _, err := a.head.Acquire(req, a.now); err != nil {
-				return err
-			}
-		}
-		if a.status != statusApplied && a.status != statusAppliedBefore {
-			return a.explain(guards)
-		}
-		granted = a.granted(req.LeaseSpec)
-		return nil
-	})
-	return granted, err
+	}
+	if a.status != statusApplied && a.status != statusAppliedBefore {
+		return granted, a.explain(guards)
+	}
+	return a.granted(req.LeaseSpec), nil
 }
 
 // granted returns the grant that a write made, now or in an earlier attempt. The grant may have
@@ -120,79 +108,60 @@ func (a *writeResult) granted(spec runstore.LeaseSpec) runstore.Granted {
 	return g
 }
 
-// RenewLease implements runstore.RunStore. A renewal without writes is the dedicated heartbeat
+// RenewLease implements adapter.Core. A renewal without writes is the dedicated heartbeat
 // statement; a renewal with writes is a call of tapestore.write.
-func (s *Store) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
+func (e *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
+	r := &request{run: f.Run(), fence: f, ttl: req.TTL}
+	g := runstore.Guards{Fence: f}
 	if !req.Writes.IsZero() {
-		defer s.notifier.waiters.After(&err, runstore.OnWrite, f.Run())
-	}
-	err = s.op(ctx, "renew lease", f.Run(), req.Check(), func() error {
-		r := &request{run: f.Run(), fence: f, ttl: req.TTL}
-		g := runstore.Guards{Fence: f}
-		if !req.Writes.IsZero() {
-			w := newWrite(opRenew, f.Run(), req.Writes)
-			w.renewal = req.TTL
-			w.guard(g)
-			r = &request{run: f.Run(), write: w, size: sizeOf(req.Writes)}
-			r.storeResult(rules.BatchResult(req.ID))
-		}
-		a, err := s.perform(ctx, r)
-		if err != nil {
-			return err
-		}
-		if a.status == statusRefused {
-			if err := a.head.Renew(req, a.now); err != nil {
-				return err
-			}
-		}
-		if a.status != statusApplied && a.status != statusAppliedBefore {
-			return a.explain(g)
-		}
-		renewed.Lease = a.head.Lease(req.TTL)
-		if r.write != nil {
-			renewed.Committed = a.committed()
-			renewed.Lease = a.head.RenewedBefore(req, renewed.Committed)
-		}
-		return nil
-	})
-	return renewed, err
-}
-
-// ReleaseLease implements runstore.RunStore.
-func (s *Store) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
-	f := req.Fence
-	defer s.notifier.waiters.After(&err, runstore.OnRelease, f.Run())
-	err = s.op(ctx, "release lease", f.Run(), req.Check(), func() error {
-		w := newWrite(opRelease, f.Run(), req.Writes)
-		g := runstore.GuardsOf(req.Guards...)
-		g.Fence = f
+		w := newWrite(opRenew, f.Run(), req.Writes)
+		w.renewal = req.TTL
 		w.guard(g)
-		w.release = true
-		r := &request{run: f.Run(), write: w, size: sizeOf(req.Writes), order: orderEnd}
-		r.releases = len(req.Guards) == 0 && req.Writes.IsZero()
-		if !req.Writes.IsZero() {
-			r.storeResult(rules.ReleaseResult(f.Grant()))
+		r = &request{run: f.Run(), write: w, size: sizeOf(req.Writes)}
+		r.storeResult(rules.BatchResult(req.ID))
+	}
+	a, err := e.perform(ctx, r)
+	if err != nil {
+		return renewed, err
+	}
+	if a.status == statusRefused {
+		if err := a.head.Renew(req, a.now); err != nil {
+			return renewed, err
 		}
-		a, err := s.perform(ctx, r)
-		if err != nil {
-			return err
-		}
-		if a.status != statusApplied && a.status != statusAppliedBefore {
-			return a.explain(g)
-		}
-		done = a.committed()
-		return nil
-	})
-	return done, err
+	}
+	if a.status != statusApplied && a.status != statusAppliedBefore {
+		return renewed, a.explain(g)
+	}
+	renewed.Lease = a.head.Lease(req.TTL)
+	if r.write != nil {
+		renewed.Committed = a.committed()
+		renewed.Lease = a.head.RenewedBefore(req, renewed.Committed)
+	}
+	return renewed, nil
 }
 
-// withGrant returns a copy of spec with a new grant id if it has none.
-func withGrant(spec runstore.LeaseSpec) *runstore.LeaseSpec {
-	if spec.Grant == "" {
-		spec.Grant = runstore.NewGrantID()
+// ReleaseLease implements adapter.Core.
+func (e *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
+	f := req.Fence
+	w := newWrite(opRelease, f.Run(), req.Writes)
+	g := runstore.GuardsOf(req.Guards...)
+	g.Fence = f
+	w.guard(g)
+	w.release = true
+	r := &request{run: f.Run(), write: w, size: sizeOf(req.Writes), order: orderEnd}
+	r.releases = len(req.Guards) == 0 && req.Writes.IsZero()
+	if !req.Writes.IsZero() {
+		r.storeResult(rules.ReleaseResult(f.Grant()))
 	}
-	return &spec
+	a, err := e.perform(ctx, r)
+	if err != nil {
+		return done, err
+	}
+	if a.status != statusApplied && a.status != statusAppliedBefore {
+		return done, a.explain(g)
+	}
+	return a.committed(), nil
 }
 
 const (
@@ -201,8 +170,8 @@ const (
 )
 
 // Epochs implements runstore.EpochManager.
-func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
-	err = s.read(ctx, "epochs", "", nil, func(q *query) error {
+func (e *engine) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
+	err = e.read(ctx, func(q *query) error {
 		epochs = nil
 		var epoch int64
 		var at nullTime
@@ -216,43 +185,39 @@ func (s *Store) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err 
 }
 
 // RaiseEpoch implements runstore.EpochManager.
-func (s *Store) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
+func (e *engine) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.Epoch, err error) {
 	defer func() {
-		if s.notifier.waiters.AfterRaise(&err); runstore.OutcomeOf(err) != runstore.NotApplied {
-			s.notifier.raised()
+		if runstore.OutcomeOf(err) != runstore.NotApplied {
+			e.notifier.raised()
 		}
 	}()
-	err = s.op(ctx, "raise epoch", "", runstore.CheckReason(reason), func() error {
-		var conn *pgxpool.Conn
-		var at incarnation
-		var done func()
-		for t := s.backoff(); ; { // a connection may have died while it was idle
-			if conn, done, err = s.connect(ctx, forCommit); err == nil {
-				if at, err = incarnationOf(ctx, conn.Conn()); err == nil {
-					break
-				}
-				done()
+	var conn *pgxpool.Conn
+	var at incarnation
+	var done func()
+	for t := e.backoff(); ; { // a connection may have died while it was idle
+		if conn, done, err = e.connect(ctx, forCommit); err == nil {
+			if at, err = incarnationOf(ctx, conn.Conn()); err == nil {
+				break
 			}
-			if f := classify(err); f == classClosed {
-				return runstore.ErrClosed
-			} else if f == classRolledBack || ctx.Err() != nil || !t.More(ctx) {
-				return outcome.Unavailable(outcome.Cause(ctx, err))
-			}
+			done()
 		}
-		defer done()
-		err = acknowledged(conn.Conn(), func() error {
-			return conn.QueryRow(ctx, s.sql(raiseEpoch), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
-		})
-		if err != nil {
-			epoch = 0
-			if classify(err) == classAmbiguous {
-				return outcome.Unknown(outcome.Cause(ctx, err))
-			}
-			return s.rejected(ctx, err)
+		if f := classify(err); f == classClosed {
+			return 0, runstore.ErrClosed
+		} else if f == classRolledBack || ctx.Err() != nil || !t.More(ctx) {
+			return 0, outcome.Unavailable(outcome.Cause(ctx, err))
 		}
-		return runstore.CheckEpoch(epoch)
+	}
+	defer done()
+	err = acknowledged(conn.Conn(), func() error {
+		return conn.QueryRow(ctx, e.sql(raiseEpoch), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
 	})
-	return epoch, err
+	if err != nil {
+		if classify(err) == classAmbiguous {
+			return 0, outcome.Unknown(outcome.Cause(ctx, err))
+		}
+		return 0, e.rejected(ctx, err)
+	}
+	return epoch, runstore.CheckEpoch(epoch)
 }
 
 var errStandby = errors.New("postgres: the server is a standby (in recovery), which takes no writes; see target_session_attrs")

@@ -60,9 +60,9 @@ const (
 )
 
 // migrate brings the schema to this program's version, one migration at a time.
-func (s *Store) migrate(ctx context.Context, config *pgx.ConnConfig) error {
-	for t := s.backoff(); ; {
-		err := s.migrateOnce(ctx, config)
+func (e *engine) migrate(ctx context.Context, config *pgx.ConnConfig) error {
+	for t := e.backoff(); ; {
+		err := e.migrateOnce(ctx, config)
 		if err == nil || outcome.Definite(err) {
 			return err
 		}
@@ -73,7 +73,7 @@ func (s *Store) migrate(ctx context.Context, config *pgx.ConnConfig) error {
 	}
 }
 
-func (s *Store) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {
+func (e *engine) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return notSent{err}
@@ -81,98 +81,98 @@ func (s *Store) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the error before it is the one to return
 	steps := migrations()
 	for {
-		version, err := s.schemaVersion(ctx, conn, len(steps))
+		version, err := e.schemaVersion(ctx, conn, len(steps))
 		if err != nil || version == len(steps) {
 			return err
 		}
-		if s.opts.NoMigrate {
+		if e.opts.NoMigrate {
 			return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-				"%q is at version %d, this program needs %d, and migration is turned off", s.opts.Schema, version, len(steps))}
+				"%q is at version %d, this program needs %d, and migration is turned off", e.opts.Schema, version, len(steps))}
 		}
-		if err := s.step(ctx, conn, steps, len(steps)); err != nil {
-			return s.explainMigration(err, version, len(steps))
+		if err := e.step(ctx, conn, steps, len(steps)); err != nil {
+			return e.explainMigration(err, version, len(steps))
 		}
 	}
 }
 
 // schemaVersion returns the version of the schema, or 0 if there is none. It refuses a schema that
 // is newer than this program.
-func (s *Store) schemaVersion(ctx context.Context, conn interface {
+func (e *engine) schemaVersion(ctx context.Context, conn interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, known int) (version int, err error) {
 	var ours bool
-	if err := conn.QueryRow(ctx, s.inQuotes(findVersions)).Scan(&ours); err != nil || !ours {
+	if err := conn.QueryRow(ctx, e.inQuotes(findVersions)).Scan(&ours); err != nil || !ours {
 		return 0, err
 	}
-	if err := conn.QueryRow(ctx, s.sql(selectVersion)).Scan(&version); err != nil {
+	if err := conn.QueryRow(ctx, e.sql(selectVersion)).Scan(&version); err != nil {
 		return 0, err
 	}
 	if version > known {
 		return 0, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-			"%q is at version %d, which is newer than this program's %d; use a newer program", s.opts.Schema, version, known)}
+			"%q is at version %d, which is newer than this program's %d; use a newer program", e.opts.Schema, version, known)}
 	}
 	return version, nil
 }
 
 // step runs the next migration under the lock, unless another replica has run it meanwhile.
-func (s *Store) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo int) error {
+func (e *engine) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo int) error {
 	at, err := incarnationOf(ctx, conn) // before the transaction, because it may fail
 	if err != nil {
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, s.inQuotes(lockMigration)); err != nil {
+		if _, err := tx.Exec(ctx, e.inQuotes(lockMigration)); err != nil {
 			return err
 		}
-		version, err := s.schemaVersion(ctx, tx, len(steps))
+		version, err := e.schemaVersion(ctx, tx, len(steps))
 		if err != nil || version >= upTo {
 			return err
 		}
 		if version == 0 {
-			if err := s.start(ctx, tx); err != nil {
+			if err := e.start(ctx, tx); err != nil {
 				return err
 			}
 		}
 		// A text of several statements can only be sent without arguments.
-		if _, err := tx.Exec(ctx, s.sql(steps[version])); err != nil {
+		if _, err := tx.Exec(ctx, e.sql(steps[version])); err != nil {
 			return err
 		}
 		if version == 0 {
-			if _, err := tx.Exec(ctx, s.sql(insertStore), at.cluster, at.timeline); err != nil {
+			if _, err := tx.Exec(ctx, e.sql(insertStore), at.cluster, at.timeline); err != nil {
 				return err
 			}
 		}
-		_, err = tx.Exec(ctx, s.sql(insertVersion), version+1)
+		_, err = tx.Exec(ctx, e.sql(insertVersion), version+1)
 		return err
 	})
 }
 
 // start creates the schema, unless it exists: another role may have created it for this one.
-func (s *Store) start(ctx context.Context, tx pgx.Tx) error {
+func (e *engine) start(ctx context.Context, tx pgx.Tx) error {
 	var there bool
-	if err := tx.QueryRow(ctx, s.inQuotes(findSchema)).Scan(&there); err != nil {
+	if err := tx.QueryRow(ctx, e.inQuotes(findSchema)).Scan(&there); err != nil {
 		return err
 	}
 	if !there {
-		if _, err := tx.Exec(ctx, `CREATE SCHEMA "`+s.opts.Schema+`"`); err != nil {
+		if _, err := tx.Exec(ctx, `CREATE SCHEMA "`+e.opts.Schema+`"`); err != nil {
 			return err
 		}
 	}
-	_, err := tx.Exec(ctx, s.sql(startVersions))
+	_, err := tx.Exec(ctx, e.sql(startVersions))
 	return err
 }
 
 // inQuotes replaces the default schema's name in a statement that has it as a string literal.
-func (s *Store) inQuotes(text string) string {
-	return strings.ReplaceAll(text, "'"+defaultSchema, "'"+s.opts.Schema)
+func (e *engine) inQuotes(text string) string {
+	return strings.ReplaceAll(text, "'"+defaultSchema, "'"+e.opts.Schema)
 }
 
 // explainMigration adds advice to the server's error about missing privileges.
-func (s *Store) explainMigration(err error, version, known int) error {
+func (e *engine) explainMigration(err error, version, known int) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && server.Code == "42501" {
 		return outcome.WithKind(&runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-			"%q is at version %d of %d, and this role may not migrate it; open it once as a role that may", s.opts.Schema, version, known)}, err)
+			"%q is at version %d of %d, and this role may not migrate it; open it once as a role that may", e.opts.Schema, version, known)}, err)
 	}
 	return err
 }

@@ -19,7 +19,7 @@ import (
 // lock, locks few rows at once, and does not wait for the disk or for standbys. A move only saves
 // time. A move that fails, or is lost in a crash of the server, is repeated after another scan.
 type mover struct {
-	store  *Store
+	engine *engine
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -46,8 +46,8 @@ const moveRenewed = `WITH due AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM moved), (SELECT max(place) FROM due HAVING count(*) = {limit}), set_config('synchronous_commit', 'off', true)`
 
-func newMover(s *Store) *mover {
-	m := &mover{store: s}
+func newMover(e *engine) *mover {
+	m := &mover{engine: e}
 	m.ctx, m.cancel = context.WithCancel(context.Background()) // ends with the handle
 	return m
 }
@@ -84,13 +84,13 @@ func (m *mover) move(from, until time.Time) {
 func (m *mover) moveAll(from, until time.Time) error {
 	by := nullTime{Time: until, Valid: !until.IsZero()}
 	for {
-		conn, done, err := m.store.connect(m.ctx, forCommit)
+		conn, done, err := m.engine.connect(m.ctx, forCommit)
 		if err != nil {
 			return err
 		}
 		var moved int
 		var next nullTime
-		err = conn.QueryRow(m.ctx, m.store.sql(limited(moveRenewed, maxMoves)), from, by).Scan(&moved, &next, nil)
+		err = conn.QueryRow(m.ctx, m.engine.sql(limited(moveRenewed, maxMoves)), from, by).Scan(&moved, &next, nil)
 		done()
 		if err != nil || moved == 0 || !next.Valid {
 			return err

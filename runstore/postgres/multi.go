@@ -21,30 +21,24 @@ import (
 const lockRuns = `SELECT tapestore.lock_runs($1::bytea[], $2::bytea[], $3::bytea)`
 
 // CommitMulti implements runstore.MultiCommitter, in one transaction and one round trip.
-func (s *Store) CommitMulti(ctx context.Context, batches []runstore.Batch) (done []runstore.Committed, err error) {
-	defer s.notifier.waiters.AfterBatches(&err, batches...)
-	err = s.op(ctx, "commit", "", runstore.CheckMulti(batches), func() error {
-		requests := make([]*request, len(batches))
-		for i, b := range batches {
-			r := commitRequest(b)
-			r.write.sharedTime = true
-			requests[i] = r
-		}
-		done, err = s.performMulti(ctx, batches, requests)
-		return err
-	})
-	return done, err
+func (e *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+	requests := make([]*request, len(batches))
+	for i, b := range batches {
+		requests[i] = commitRequest(b)
+		requests[i].write.sharedTime = true
+	}
+	return e.performMulti(ctx, batches, requests)
 }
 
 // performMulti is perform for batches of several runs, which are applied together or not at all.
-func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
-	for t := s.backoff(); ; {
+func (e *engine) performMulti(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
+	for t := e.backoff(); ; {
 		for _, r := range requests {
 			r.nonce = newNonce()
 		}
-		done, err := s.commitAll(ctx, batches, requests)
+		done, err := e.commitAll(ctx, batches, requests)
 		if err == nil {
-			s.notifier.committed(requests...)
+			e.notifier.committed(requests...)
 			return done, nil
 		}
 		if outcome.Definite(err) {
@@ -54,17 +48,17 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 		case classClosed:
 			return nil, runstore.ErrClosed
 		case classRolledBack:
-			return nil, s.rejected(ctx, err)
+			return nil, e.rejected(ctx, err)
 		case classAmbiguous:
 			if ctx.Err() != nil {
 				return nil, outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			done, unsettled := s.settleAll(ctx, requests, t)
+			done, unsettled := e.settleAll(ctx, requests, t)
 			if unsettled != nil {
 				return nil, outcome.Unknown(errors.Join(err, unsettled))
 			}
 			if done != nil {
-				s.notifier.committed(requests...)
+				e.notifier.committed(requests...)
 				return done, nil
 			}
 		}
@@ -78,12 +72,12 @@ func (s *Store) performMulti(ctx context.Context, batches []runstore.Batch, requ
 // (statusApplied), it applied all. A run that was purged since, or has evicted its result, then has
 // no result left; its Committed has only Replayed set. If it applied none, the voided nonces keep a
 // late copy of the commit from being applied.
-func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.Backoff) ([]runstore.Committed, error) {
+func (e *engine) settleAll(ctx context.Context, requests []*request, t *outcome.Backoff) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(requests))
 	alreadyApplied, repeated, missing := false, false, false
 	var evicted, purged error
 	for i, r := range requests {
-		switch a, err := s.settle(ctx, r, t); {
+		switch a, err := e.settle(ctx, r, t); {
 		case err == nil && a != nil:
 			done[i] = a.committed()
 			alreadyApplied = alreadyApplied || a.status == statusApplied
@@ -111,8 +105,8 @@ func (s *Store) settleAll(ctx context.Context, requests []*request, t *outcome.B
 const codeRefused = "TS001"
 
 // commitAll sends all batches in one round trip, which is one transaction.
-func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
-	conn, disconnect, err := s.connect(ctx, forCommit)
+func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
+	conn, disconnect, err := e.connect(ctx, forCommit)
 	if err != nil {
 		return nil, err
 	}
@@ -121,11 +115,11 @@ func (s *Store) commitAll(ctx context.Context, batches []runstore.Batch, request
 	runs, ids := make([][]byte, len(requests)), make([][]byte, len(requests))
 	for i, r := range requests {
 		runs[i], ids[i] = []byte(r.run), r.resultKey
-		r.sent = s.clock.Read()
+		r.sent = e.clock.Read()
 	}
-	batch.Queue(s.sql(lockRuns), runs, ids, rules.MultiCommitID(batches))
+	batch.Queue(e.sql(lockRuns), runs, ids, rules.MultiCommitID(batches))
 	for i, r := range requests {
-		batch.Queue(s.sql(demandWrite), r.write.args(r.nonce, int64(i)<<10)...)
+		batch.Queue(e.sql(demandWrite), r.write.args(r.nonce, int64(i)<<10)...)
 	}
 	err = acknowledged(conn.Conn(), func() error {
 		results := conn.SendBatch(ctx, &batch)

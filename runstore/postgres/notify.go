@@ -24,7 +24,7 @@ const (
 // notifier sends notifications of this handle's commits to other processes, and wakes the callers
 // that wait on this handle.
 type notifier struct {
-	store   *Store
+	engine  *engine
 	waiters wakeup.Hub
 	process string        // identifies this process in payloads
 	dirty   chan struct{} // holds a value if there were commits since the last notification
@@ -39,10 +39,13 @@ type notifier struct {
 	ready  chan struct{} // nil until a caller waits
 }
 
-func newNotifier(s *Store) *notifier {
-	n := &notifier{store: s, waiters: hubOf(s), process: thisProcess, dirty: make(chan struct{}, 1), runs: map[string]runstore.WakeOn{}, wakers: map[chan struct{}]bool{}}
+func newNotifier(e *engine) *notifier {
+	n := &notifier{
+		engine: e, waiters: hubOf(e), process: thisProcess, dirty: make(chan struct{}, 1),
+		runs: map[string]runstore.WakeOn{}, wakers: map[chan struct{}]bool{},
+	}
 	n.ctx, n.cancel = context.WithCancel(context.Background()) // ends with the handle
-	if !s.opts.Pooled {
+	if !e.opts.Pooled {
 		n.work.Go(n.send)
 	}
 	return n
@@ -75,7 +78,7 @@ func (n *notifier) raised() {
 
 // committed is called after every write except a heartbeat, with its requests.
 func (n *notifier) committed(requests ...*request) {
-	if !n.store.opts.Pooled {
+	if !n.engine.opts.Pooled {
 		n.mu.Lock()
 		for _, r := range requests {
 			if len(n.runs) <= maxNames {
@@ -98,7 +101,7 @@ func (n *notifier) wake() {
 	}
 }
 
-func (n *notifier) channel() string { return n.store.opts.Schema + "_commits" }
+func (n *notifier) channel() string { return n.engine.opts.Schema + "_commits" }
 
 // send notifies other processes, until the handle is closed.
 func (n *notifier) send() {
@@ -109,7 +112,7 @@ func (n *notifier) send() {
 		case <-n.dirty:
 		}
 		// If it fails, a hint is lost; waiting callers poll as well.
-		_, _ = n.store.pool.Exec(n.ctx, `SELECT pg_notify($1::text, $2::text)`, n.channel(), n.payload())
+		_, _ = n.engine.pool.Exec(n.ctx, `SELECT pg_notify($1::text, $2::text)`, n.channel(), n.payload())
 		if !sleep(n.ctx, notifyPace) {
 			return
 		}
@@ -131,20 +134,16 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // Wakeups implements runstore.Notifier. Commits of this handle wake at once. Commits of other
 // handles wake by LISTEN and NOTIFY, or within a quarter of a second behind a transaction-pooling
 // proxy (see [Options.Pooled]).
-func (s *Store) Wakeups(ctx context.Context) (<-chan struct{}, error) {
-	ch := make(chan struct{}, 1)
-	err := s.op(ctx, "wakeups", "", nil, func() error {
-		n := s.notifier
-		return n.await(ctx, func() {
-			n.wakers[ch] = true
-			context.AfterFunc(ctx, func() {
-				n.mu.Lock()
-				defer n.mu.Unlock()
-				delete(n.wakers, ch)
-			})
+func (e *engine) Wakeups(ctx context.Context) (<-chan struct{}, error) {
+	n, ch := e.notifier, make(chan struct{}, 1)
+	return ch, n.await(ctx, func() {
+		n.wakers[ch] = true
+		context.AfterFunc(ctx, func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			delete(n.wakers, ch)
 		})
 	})
-	return ch, err
 }
 
 // await registers a waiting caller by add, and returns once the notifier watches for commits of
@@ -163,7 +162,7 @@ func (n *notifier) await(ctx context.Context, add func()) error {
 		return nil
 	case <-ctx.Done():
 		return outcome.Unavailable(ctx.Err())
-	case <-n.store.closed:
+	case <-n.engine.closed:
 		return runstore.ErrClosed
 	}
 }
@@ -174,7 +173,7 @@ func (n *notifier) watch() (ready chan struct{}) {
 	if n.ready == nil {
 		n.ready = make(chan struct{})
 		begun := sync.OnceFunc(func() { close(n.ready) })
-		if n.store.opts.Pooled {
+		if n.engine.opts.Pooled {
 			begun()
 			n.work.Go(n.poll)
 		} else {
@@ -190,7 +189,7 @@ func (n *notifier) listen(ready func()) {
 	pause := 10 * time.Millisecond
 	for n.ctx.Err() == nil {
 		if err := n.listenOnce(ready); err != nil && n.ctx.Err() == nil {
-			n.store.opts.Logger.Warn("tapestore: the connection for notifications was lost; polling goes on", "error", err)
+			n.engine.opts.Logger.Warn("tapestore: the connection for notifications was lost; polling goes on", "error", err)
 		}
 		ready()  // callers that wait for the first connection poll meanwhile
 		n.wake() // a notification may have been missed
@@ -202,7 +201,7 @@ func (n *notifier) listen(ready func()) {
 }
 
 func (n *notifier) listenOnce(ready func()) error {
-	config := n.store.pool.Config().ConnConfig
+	config := n.engine.pool.Config().ConnConfig
 	conn, err := pgx.ConnectConfig(n.ctx, config)
 	if err != nil {
 		return err
@@ -235,7 +234,7 @@ func (n *notifier) poll() {
 	var last int64
 	for sleep(n.ctx, pollPace) {
 		var now int64
-		if err := n.store.pool.QueryRow(n.ctx, n.store.sql(selectLastPosition)).Scan(&now); err == nil && now != last {
+		if err := n.engine.pool.QueryRow(n.ctx, n.engine.sql(selectLastPosition)).Scan(&now); err == nil && now != last {
 			last = now
 			n.wake()
 		}

@@ -86,20 +86,17 @@ func (r *request) wakes() runstore.WakeOn {
 }
 
 // hubOf returns the hub that all handles of the store in this process share.
-func hubOf(s *Store) wakeup.Hub {
-	to := s.pool.Config().ConnConfig
-	return wakeup.Of(fmt.Sprintf("postgres:%s:%d/%s/%s", to.Host, to.Port, to.Database, s.opts.Schema))
+func hubOf(e *engine) wakeup.Hub {
+	to := e.pool.Config().ConnConfig
+	return wakeup.Of(fmt.Sprintf("postgres:%s:%d/%s/%s", to.Host, to.Port, to.Database, e.opts.Schema))
 }
 
 // RunWakeups implements runstore.RunNotifier. Writes of other processes wake by LISTEN and NOTIFY;
 // behind a transaction-pooling proxy they do not wake (see [Options.Pooled]).
-func (s *Store) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (ch <-chan struct{}, err error) {
-	err = s.op(ctx, "run wakeups", id, runstore.CheckRunID(id), func() error {
-		if s.opts.Pooled {
-			ch = s.notifier.waiters.Add(ctx, id, on)
-			return nil
-		}
-		return s.notifier.await(ctx, func() { ch = s.notifier.waiters.Add(ctx, id, on) })
-	})
+func (e *engine) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (ch <-chan struct{}, err error) {
+	if e.opts.Pooled {
+		return e.notifier.waiters.Add(ctx, id, on), nil
+	}
+	err = e.notifier.await(ctx, func() { ch = e.notifier.waiters.Add(ctx, id, on) })
 	return ch, err
 }

@@ -2,12 +2,11 @@ package postgres
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"regexp"
 	"time"
 
-	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 // Options adjusts a store; nil means the defaults.
@@ -67,19 +66,14 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	var problems []error
 	if !schemaName.MatchString(opts.Schema) {
-		problems = append(problems, badOption("schema", "%q is no plain name; it takes up to 40 small letters, digits and underscores", opts.Schema))
+		problems = append(problems, adapter.Invalid("schema", "%q is no plain name; it takes up to 40 small letters, digits and underscores", opts.Schema))
 	}
 	for field, d := range map[string]time.Duration{
 		"retry_timeout": opts.RetryTimeout, "statement_timeout": opts.StatementTimeout, "lock_timeout": opts.LockTimeout,
 	} {
 		if d < time.Millisecond || d > time.Hour {
-			problems = append(problems, badOption(field, "%v is out of range, the limits are 1ms and 1h", d))
+			problems = append(problems, adapter.Invalid(field, "%v is out of range, the limits are 1ms and 1h", d))
 		}
 	}
 	return opts, errors.Join(problems...)
-}
-
-// badOption returns an ErrInvalid for a field of Options or a key of a URL.
-func badOption(field, format string, args ...any) error {
-	return &runstore.InputError{Kind: runstore.ErrInvalid, Field: field, Problem: fmt.Sprintf(format, args...)}
 }

@@ -25,36 +25,36 @@ const collectStep = 2000
 const collect = `SELECT tapestore.collect($1::bytea, $2::integer)`
 
 // collectAfter deletes the garbage of the run that was purged, and runs one step for another run.
-func (s *Store) collectAfter(ctx context.Context, id runstore.RunID) {
-	for s.collectOnce(ctx, []byte(id)) {
+func (e *engine) collectAfter(ctx context.Context, id runstore.RunID) {
+	for e.collectOnce(ctx, []byte(id)) {
 	}
-	s.collectOnce(ctx, nil)
+	e.collectOnce(ctx, nil)
 }
 
 // collectLeft deletes the garbage of all purges, until none is left or the handle is closed.
-func (s *Store) collectLeft() {
+func (e *engine) collectLeft() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
 		select {
-		case <-s.closed:
+		case <-e.closed:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	for s.collectOnce(ctx, nil) {
+	for e.collectOnce(ctx, nil) {
 	}
 }
 
 // collectOnce runs one step. It reports whether there may be more to delete; after an error it
 // returns false.
-func (s *Store) collectOnce(ctx context.Context, id []byte) (more bool) {
-	conn, done, err := s.connect(ctx, forCommit)
+func (e *engine) collectOnce(ctx context.Context, id []byte) (more bool) {
+	conn, done, err := e.connect(ctx, forCommit)
 	if err != nil { // also if the handle is closed
 		return false
 	}
 	defer done()
-	q := &query{ctx, s, conn.Conn()}
+	q := &query{ctx, e, conn.Conn()}
 	err = q.each(collect, []any{id, collectStep}, []any{&more}, func() error { return nil })
 	return err == nil && more
 }

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
@@ -17,14 +17,14 @@ type nullTime = pgtype.Timestamptz
 
 // query runs one read on a connection.
 type query struct {
-	ctx   context.Context
-	store *Store
-	conn  *pgx.Conn
+	ctx    context.Context
+	engine *engine
+	conn   *pgx.Conn
 }
 
 // each scans every row into targets and calls f.
 func (q *query) each(sql string, args, targets []any, f func() error) error {
-	rows, err := q.conn.Query(q.ctx, q.store.sql(sql), args...)
+	rows, err := q.conn.Query(q.ctx, q.engine.sql(sql), args...)
 	if err != nil {
 		return err
 	}
@@ -47,34 +47,32 @@ func scanEach(rows pgx.Rows, targets []any, f func() error) error {
 
 // read runs f on a connection and retries it while the server is unreachable. A retry is always
 // safe, because a read changes nothing.
-func (s *Store) read(ctx context.Context, op string, id runstore.RunID, invalid error, f func(q *query) error) error {
-	return s.op(ctx, op, id, invalid, func() error {
-		for t := s.backoff(); ; {
-			err := s.readOnce(ctx, f)
-			if err == nil || outcome.Definite(err) {
-				return err
-			}
-			switch classify(err) {
-			case classClosed:
-				return runstore.ErrClosed
-			case classRolledBack:
-				return s.rejected(ctx, err)
-			}
-			if ctx.Err() != nil || !t.More(ctx) {
-				return outcome.Unavailable(outcome.Cause(ctx, err))
-			}
+func (e *engine) read(ctx context.Context, f func(q *query) error) error {
+	for t := e.backoff(); ; {
+		err := e.readOnce(ctx, f)
+		if err == nil || outcome.Definite(err) {
+			return err
 		}
-	})
+		switch classify(err) {
+		case classClosed:
+			return runstore.ErrClosed
+		case classRolledBack:
+			return e.rejected(ctx, err)
+		}
+		if ctx.Err() != nil || !t.More(ctx) {
+			return outcome.Unavailable(outcome.Cause(ctx, err))
+		}
+	}
 }
 
 // readOnce runs f on a connection, without retries.
-func (s *Store) readOnce(ctx context.Context, f func(q *query) error) error {
-	conn, done, err := s.connect(ctx, forRead)
+func (e *engine) readOnce(ctx context.Context, f func(q *query) error) error {
+	conn, done, err := e.connect(ctx, forRead)
 	if err != nil {
 		return err
 	}
 	defer done()
-	return f(&query{ctx, s, conn.Conn()})
+	return f(&query{ctx, e, conn.Conn()})
 }
 
 const (
@@ -87,9 +85,9 @@ const (
 		WHERE runs.id = $1::bytea AND NOT runs.purged`
 )
 
-// GetRun implements runstore.RunStore.
-func (s *Store) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run, err error) {
-	err = s.read(ctx, "get run", id, runstore.CheckRunID(id), func(q *query) error {
+// GetRun implements adapter.Core.
+func (e *engine) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run, err error) {
+	err = e.read(ctx, func(q *query) error {
 		var head nullHead
 		var summary nullRecord
 		found := false
@@ -172,9 +170,9 @@ func (e *nullEvent) event() runstore.Event {
 	}
 }
 
-// ReadJournal implements runstore.RunStore.
-func (s *Store) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
-	err = s.read(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func(q *query) error {
+// ReadJournal implements adapter.Core.
+func (e *engine) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
+	err = e.read(ctx, func(q *query) error {
 		events, err = q.journal(id, from, limit)
 		return err
 	})
@@ -198,16 +196,16 @@ func (q *query) journal(id runstore.RunID, from runstore.Seq, limit int) (events
 	return events, err
 }
 
-// ReadRecords implements runstore.RunStore.
-func (s *Store) ReadRecords(ctx context.Context, id runstore.RunID, rq runstore.RecordQuery) (records []runstore.Record, err error) {
-	err = s.read(ctx, "read records", id, rq.Check(id), func(q *query) error {
+// ReadRecords implements adapter.Core.
+func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, rq runstore.RecordQuery) (records []runstore.Record, err error) {
+	err = e.read(ctx, func(q *query) error {
 		var r nullRecord
 		found := false
 		records = nil
 		sql, args := selectKeys, []any{[]byte(id), keyArgs(rq.Keys)}
 		if len(rq.Keys) == 0 {
 			sql, args = limited(selectRecords, rq.Limit), []any{
-				[]byte(id), data([]byte(rq.Prefix)), data([]byte(rq.After)), afterPrefix(rq.Prefix), int64(runstore.MaxPageBytes),
+				[]byte(id), data([]byte(rq.Prefix)), data([]byte(rq.After)), adapter.PrefixEnd(rq.Prefix), int64(runstore.MaxPageBytes),
 			}
 		}
 		err := q.each(sql, args, append([]any{&r.key}, r.targets()...), func() error {
@@ -231,18 +229,4 @@ func keyArgs(keys []runstore.RecordKey) [][]byte {
 		args[i] = []byte(key)
 	}
 	return args
-}
-
-// afterPrefix returns the first key after all keys that begin with prefix, or nil if there is none.
-func afterPrefix(prefix runstore.RecordKey) []byte {
-	end := []byte(prefix)
-	for len(end) > 0 && end[len(end)-1] == 0xff {
-		end = end[:len(end)-1]
-	}
-	if len(end) == 0 {
-		return nil
-	}
-	end = slices.Clone(end)
-	end[len(end)-1]++
-	return end
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
@@ -14,35 +15,29 @@ import (
 // reads. Event.Position is always 0, because a replica cannot tell how far the feed is.
 //
 // Errors: those of ReadJournal. It does not retry.
-func (s *Store) ReadJournalOn(ctx context.Context, conn *pgx.Conn, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
-	err = s.op(ctx, "read journal", id, runstore.CheckRead(id, from, limit), func() error {
-		q := &query{ctx, s, conn}
-		events, err = q.journal(id, from, limit)
+func (s *Store) ReadJournalOn(ctx context.Context, conn *pgx.Conn, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+	return adapter.Do(ctx, s.Store, "read journal", id, runstore.CheckRead(id, from, limit), func(ctx context.Context) ([]runstore.Event, error) {
+		events, err := (&query{ctx, s.engine, conn}).journal(id, from, limit)
 		for i := range events {
 			events[i].Position = 0
 		}
-		if err != nil {
-			events = nil
-		}
-		return readOnceError(ctx, err)
+		return events, readOnceError(ctx, err)
 	})
-	return events, err
 }
 
 // ScanIndexOn scans an index as a standby has it, over the caller's connection. See ReadJournalOn.
 //
 // Errors: those of ScanIndex. It does not retry.
-func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.IndexQuery) (found []runstore.Candidate, err error) {
-	after, invalid := checkScan(q)
-	q.Heads = false // a Candidate has none
-	err = s.op(ctx, "scan index", "", invalid, func() error {
-		entries, _, err := (&query{ctx, s, conn}).scan(q, after)
-		if err == nil {
-			found = runstore.ToCandidates(entries)
+func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.IndexQuery) ([]runstore.Candidate, error) {
+	return adapter.Do(ctx, s.Store, "scan index", "", q.Check(), func(ctx context.Context) ([]runstore.Candidate, error) {
+		after, err := decodeCursor(q)
+		if err != nil {
+			return nil, err
 		}
-		return readOnceError(ctx, err)
+		q.Heads = false // a Candidate has none
+		entries, _, err := (&query{ctx, s.engine, conn}).scan(q, after)
+		return runstore.ToCandidates(entries), readOnceError(ctx, err)
 	})
-	return found, err
 }
 
 // readOnceError returns the error of a read that is not retried.

@@ -11,20 +11,20 @@ import (
 
 // perform sends a write until its outcome is known. It retries a write that was not applied if the
 // error is retryable. If a write may have been applied, perform settles it first.
-func (s *Store) perform(ctx context.Context, r *request) (*writeResult, error) {
+func (e *engine) perform(ctx context.Context, r *request) (*writeResult, error) {
 	r.ctx = ctx
-	for t := s.backoff(); ; {
-		r.nonce, r.hints = newNonce(), s.hints.of(r)
-		err := s.refreshBase(ctx, r.fence.Token().Epoch())
+	for t := e.backoff(); ; {
+		r.nonce, r.hints = newNonce(), e.hints.of(r)
+		err := e.refreshBase(ctx, r.fence.Token().Epoch())
 		if err == nil {
-			err = s.queues.send(r)
+			err = e.queues.send(r)
 		} else if classify(err) == classAmbiguous { // only a read was sent
 			err = notSent{err}
 		}
 		if err == nil {
-			s.hints.learn(r)
+			e.hints.learn(r)
 			if r.result.status == statusApplied && !r.heartbeat() {
-				s.notifier.committed(r)
+				e.notifier.committed(r)
 			}
 			return &r.result, nil
 		}
@@ -32,16 +32,16 @@ func (s *Store) perform(ctx context.Context, r *request) (*writeResult, error) {
 		case classClosed:
 			return nil, runstore.ErrClosed
 		case classRolledBack:
-			return nil, s.rejected(ctx, err)
+			return nil, e.rejected(ctx, err)
 		case classRetryable:
 		case classAmbiguous:
 			if ctx.Err() != nil {
 				return nil, outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			if known, unsettled := s.settle(ctx, r, t); unsettled != nil {
+			if known, unsettled := e.settle(ctx, r, t); unsettled != nil {
 				return nil, outcome.Unknown(errors.Join(err, unsettled))
 			} else if known != nil {
-				s.notifier.committed(r)
+				e.notifier.committed(r)
 				return known, nil
 			}
 		}
@@ -59,7 +59,7 @@ const settleLost = `SELECT a.*, NULL::bytea[] FROM tapestore.settle($1::bytea, $
 
 // settle returns the result of an ambiguous write, or nil if the write was not applied and never
 // will be.
-func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*writeResult, error) {
+func (e *engine) settle(ctx context.Context, r *request, t *outcome.Backoff) (*writeResult, error) {
 	for {
 		st := &statement{
 			sql:      settleLost,
@@ -67,8 +67,8 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*wr
 			requests: []*request{r},
 		}
 		st.read = st.readWrite
-		st.onConn = func() { st.args[3] = s.clock.Since(r.sent).Microseconds() }
-		answers, err := s.roundTrip(ctx, []*statement{st})
+		st.onConn = func() { st.args[3] = e.clock.Since(r.sent).Microseconds() }
+		answers, err := e.roundTrip(ctx, []*statement{st})
 		switch {
 		case err == nil && (answers[0].status == statusApplied || answers[0].status == statusAppliedBefore):
 			a := &answers[0]
@@ -80,7 +80,7 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*wr
 			return nil, errEvicted
 		case err == nil:
 			var purged bool
-			if purged, err = s.purgedSince(ctx, r); err == nil && purged {
+			if purged, err = e.purgedSince(ctx, r); err == nil && purged {
 				return nil, errPurged
 			}
 		}
@@ -103,21 +103,21 @@ func (s *Store) settle(ctx context.Context, r *request, t *outcome.Backoff) (*wr
 //
 // It reads after settle, whose snapshot may be older than a purge that settle waited for. A purge of
 // a run with anything in it raises version_floor.
-func (s *Store) purgedSince(ctx context.Context, r *request) (bool, error) {
+func (e *engine) purgedSince(ctx context.Context, r *request) (bool, error) {
 	if w := r.write; w == nil || w.purge || w.op == opCreate {
 		return false, nil
 	}
-	conn, done, err := s.connect(ctx, forRead)
+	conn, done, err := e.connect(ctx, forRead)
 	if err != nil {
 		return false, err
 	}
 	defer done()
 	var purgedEver, purgedNow bool
 	var age int64
-	err = conn.QueryRow(ctx, s.sql(selectPurges), []byte(r.run)).Scan(&purgedEver, &purgedNow, &age)
+	err = conn.QueryRow(ctx, e.sql(selectPurges), []byte(r.run)).Scan(&purgedEver, &purgedNow, &age)
 	// The run's age is compared with the time until the end of this request, not until its start:
 	// the run may have been created a moment after the write was sent.
-	return purgedEver && (purgedNow || time.Duration(age)*time.Microsecond <= s.clock.Since(r.sent)), err
+	return purgedEver && (purgedNow || time.Duration(age)*time.Microsecond <= e.clock.Since(r.sent)), err
 }
 
 // selectPurges: $1 run. The row is there: settle inserts it.
@@ -147,6 +147,6 @@ func (r *request) operation() operation {
 }
 
 // backoff returns the schedule of one operation's retries: from 4 ms, for at most RetryTimeout.
-func (s *Store) backoff() *outcome.Backoff {
-	return outcome.NewBackoff(s.clock, s.opts.RetryTimeout, 4*time.Millisecond)
+func (e *engine) backoff() *outcome.Backoff {
+	return outcome.NewBackoff(e.clock, e.opts.RetryTimeout, 4*time.Millisecond)
 }

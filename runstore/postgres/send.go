@@ -55,7 +55,7 @@ type statement struct {
 // statements returns the statements for a group. It merges consecutive mergeable appends under one
 // fence, and returns separately the contenders: further acquires, which need no statement if the
 // result of the first answers them too.
-func (s *Store) statements(group []*request) (all []*statement, contenders []*request) {
+func (e *engine) statements(group []*request) (all []*statement, contenders []*request) {
 	var asked bool
 	for i := 0; i < len(group); i++ {
 		r := group[i]
@@ -66,7 +66,7 @@ func (s *Store) statements(group []*request) (all []*statement, contenders []*re
 				i++
 				st.requests = append(st.requests, group[i])
 			}
-			_, base := s.positions.current()
+			_, base := e.positions.current()
 			st.commit(base)
 		case r.write != nil:
 			if r.acquire != nil {
@@ -98,17 +98,17 @@ func fenceArgs(f runstore.Fence) []any {
 // sendGroup sends the requests of one run in one round trip, which is one transaction, and fills in
 // a result or an error for each. If one statement fails in a way that may concern it alone,
 // sendGroup sends each request by itself.
-func (s *Store) sendGroup(ctx context.Context, group []*request) {
+func (e *engine) sendGroup(ctx context.Context, group []*request) {
 	for len(group) > 0 {
-		all, contenders := s.statements(group)
+		all, contenders := e.statements(group)
 		for _, r := range group {
-			r.sent = s.clock.Read()
+			r.sent = e.clock.Read()
 		}
-		answers, err := s.roundTrip(ctx, all)
+		answers, err := e.roundTrip(ctx, all)
 		if err != nil && len(group) > 1 && isolatable(err) && ctx.Err() == nil {
 			// One request may have caused the error for all. Send each by itself.
 			for _, r := range group {
-				s.sendGroup(ctx, []*request{r})
+				e.sendGroup(ctx, []*request{r})
 			}
 			return
 		}
@@ -164,12 +164,12 @@ func resolveContenders(all []*statement, contenders []*request, err error) (rest
 }
 
 // roundTrip runs statements in one round trip and one transaction.
-func (s *Store) roundTrip(ctx context.Context, all []*statement) ([]writeResult, error) {
+func (e *engine) roundTrip(ctx context.Context, all []*statement) ([]writeResult, error) {
 	var requests []*request
 	for _, st := range all {
 		requests = append(requests, st.requests...)
 	}
-	conn, done, err := s.connect(ctx, purposeOf(requests))
+	conn, done, err := e.connect(ctx, purposeOf(requests))
 	if err != nil {
 		return nil, err
 	}
@@ -180,13 +180,13 @@ func (s *Store) roundTrip(ctx context.Context, all []*statement) ([]writeResult,
 	answers := make([]writeResult, len(all))
 	err = acknowledged(conn.Conn(), func() error {
 		if len(all) > 1 {
-			return s.sendBatch(ctx, conn.Conn(), all, answers)
+			return e.sendBatch(ctx, conn.Conn(), all, answers)
 		}
 		st := all[0]
 		if st.onConn != nil {
 			st.onConn()
 		}
-		rows, err := conn.Query(ctx, s.sql(st.sql), st.args...)
+		rows, err := conn.Query(ctx, e.sql(st.sql), st.args...)
 		if err != nil {
 			return err
 		}
@@ -198,10 +198,10 @@ func (s *Store) roundTrip(ctx context.Context, all []*statement) ([]writeResult,
 }
 
 // sendBatch runs several statements in one round trip. They are one transaction.
-func (s *Store) sendBatch(ctx context.Context, conn *pgx.Conn, all []*statement, answers []writeResult) error {
+func (e *engine) sendBatch(ctx context.Context, conn *pgx.Conn, all []*statement, answers []writeResult) error {
 	var batch pgx.Batch
 	for _, st := range all {
-		batch.Queue(s.sql(st.sql), st.args...)
+		batch.Queue(e.sql(st.sql), st.args...)
 	}
 	results := conn.SendBatch(ctx, &batch)
 	for i, st := range all {

@@ -11,16 +11,36 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 const defaultSchema = "tapestore"
 
-// Store is an open handle on a store in PostgreSQL. It implements
-// runstore.RunStore and the capabilities MultiCommitter, Notifier, RunNotifier, EpochManager and
-// Describer.
+// Store is an open handle on a store in PostgreSQL. It implements runstore.RunStore and the
+// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, StrictCommitter and Describer.
 type Store struct {
+	*adapter.Store
+	adapter.MultiCommitter
+	adapter.EpochManager
+	adapter.Notifier
+	adapter.RunNotifier
+	engine *engine
+}
+
+var _ interface {
+	runstore.RunStore
+	runstore.MultiCommitter
+	runstore.Notifier
+	runstore.RunNotifier
+	runstore.EpochManager
+	runstore.StrictCommitter
+	runstore.Describer
+} = (*Store)(nil)
+
+// engine implements adapter.Core and the capabilities that the adapter kit makes of an engine's.
+type engine struct {
 	pool      *pgxpool.Pool
 	opts      Options
 	clock     localclock.Clock // this process's clock
@@ -33,110 +53,91 @@ type Store struct {
 	hints     hintCache
 	sqlCache  sync.Map // statements rewritten for Options.Schema, by their original text
 
-	migrated   atomic.Bool // whether the schema is known to have this program's version
-	closeOnce  sync.Once
-	closed     chan struct{}
+	migrated   atomic.Bool   // whether the schema is known to have this program's version
+	closed     chan struct{} // closed when Close begins
 	background sync.WaitGroup
 }
-
-var _ interface {
-	runstore.RunStore
-	runstore.MultiCommitter
-	runstore.Notifier
-	runstore.RunNotifier
-	runstore.EpochManager
-	runstore.Describer
-} = (*Store)(nil)
 
 // Open opens the store in the database that config connects to, and creates or migrates its schema
 // as needed. It takes ownership of config and adds session settings and hooks to it.
 func Open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store, error) {
-	s, err := open(ctx, config, options)
+	e, err := open(ctx, config, options)
 	if err != nil {
 		return nil, outcome.Wrap("open postgres store", "", err)
 	}
-	return s, nil
+	return newStore(e), nil
 }
 
-func open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store, error) {
+func newStore(e *engine) *Store {
+	s := &Store{Store: adapter.New(e, adapter.Options{Waiters: e.notifier.waiters}), engine: e}
+	s.MultiCommitter = adapter.NewMultiCommitter(s.Store, e)
+	s.EpochManager = adapter.NewEpochManager(s.Store, e)
+	s.Notifier = adapter.NewNotifier(s.Store, e)
+	s.RunNotifier = adapter.NewRunNotifier(s.Store, e)
+	return s
+}
+
+func open(ctx context.Context, config *pgxpool.Config, options *Options) (*engine, error) {
 	opts, err := options.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opts: opts, clock: localclock.New(opts.Clock), closed: make(chan struct{})}
-	s.coalescer = appendCoalescer{freeSlots: maxInFlight, sendOne: s.sendGroup, sendMulti: s.appendMulti}
-	s.queues = runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: s.coalescer.submit}
-	s.bulkhead = newBulkhead(int(config.MaxConns))
-	configure(config, s)
-	if s.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+	e := &engine{opts: opts, clock: localclock.New(opts.Clock), closed: make(chan struct{})}
+	e.coalescer = appendCoalescer{freeSlots: maxInFlight, sendOne: e.sendGroup, sendMulti: e.appendMulti}
+	e.queues = runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: e.coalescer.submit}
+	e.bulkhead = newBulkhead(int(config.MaxConns))
+	configure(config, e)
+	if e.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, outcome.Unavailable(err)
 	}
-	if err := s.begin(ctx, config.ConnConfig); err != nil {
-		s.pool.Close()
+	if err := e.begin(ctx, config.ConnConfig); err != nil {
+		e.pool.Close()
 		return nil, err
 	}
-	s.notifier, s.mover = newNotifier(s), newMover(s)
-	if s.collectOnce(ctx, nil) { // a crash may have left much garbage
-		s.background.Go(s.collectLeft)
+	e.notifier, e.mover = newNotifier(e), newMover(e)
+	if e.collectOnce(ctx, nil) { // a crash may have left much garbage
+		e.background.Go(e.collectLeft)
 	}
-	return s, nil
+	return e, nil
 }
 
 // begin opens the pool's first connection, which checks the version of the schema (see checkConn).
 // If that connection fails for any reason, begin migrates the schema over a separate connection,
 // connects again, and returns the error of this second attempt.
-func (s *Store) begin(ctx context.Context, config *pgx.ConnConfig) error {
+func (e *engine) begin(ctx context.Context, config *pgx.ConnConfig) error {
 	nothing := func(*query) error { return nil }
-	if s.readOnce(ctx, nothing) == nil {
-		s.migrated.Store(true)
+	if e.readOnce(ctx, nothing) == nil {
+		e.migrated.Store(true)
 		return nil
 	}
-	if err := s.migrate(ctx, config); err != nil {
+	if err := e.migrate(ctx, config); err != nil {
 		return err
 	}
-	s.migrated.Store(true)
-	return s.read(ctx, "open", "", nil, nothing)
+	e.migrated.Store(true)
+	return e.read(ctx, nothing)
 }
 
-// Close implements runstore.RunStore.
-func (s *Store) Close() error {
-	s.closeOnce.Do(func() {
-		close(s.closed)
-		s.background.Wait()
-		s.notifier.close()
-		s.mover.close()
-		s.pool.Close() // waits for operations in flight
-	})
+// Close implements adapter.Core. Operations in flight that wait for a connection or a slot fail
+// with ErrClosed.
+func (e *engine) Close(<-chan struct{}) error {
+	close(e.closed)
+	e.background.Wait()
+	e.notifier.close()
+	e.mover.close()
+	e.pool.Close() // waits for the connections that operations in flight hold
 	return nil
 }
 
-// op wraps every operation. It returns invalid, if that is not nil, before anything else; then
-// ErrClosed on a closed handle; then ErrUnavailable if ctx has ended; otherwise the result of f.
-func (s *Store) op(ctx context.Context, op string, id runstore.RunID, invalid error, f func() error) error {
-	if invalid != nil {
-		return outcome.Wrap(op, id, invalid)
-	}
-	select {
-	case <-s.closed:
-		return outcome.Wrap(op, id, runstore.ErrClosed)
-	default:
-	}
-	if err := ctx.Err(); err != nil {
-		return outcome.Wrap(op, id, outcome.Unavailable(err))
-	}
-	return outcome.Wrap(op, id, f())
-}
-
 // sql returns the statement with the name of the store's schema in place of the default name.
-func (s *Store) sql(text string) string {
-	if s.opts.Schema == defaultSchema {
+func (e *engine) sql(text string) string {
+	if e.opts.Schema == defaultSchema {
 		return text
 	}
-	if own, ok := s.sqlCache.Load(text); ok {
+	if own, ok := e.sqlCache.Load(text); ok {
 		return own.(string)
 	}
-	own := inSchema(text, s.opts.Schema)
-	s.sqlCache.Store(text, own)
+	own := inSchema(text, e.opts.Schema)
+	e.sqlCache.Store(text, own)
 	return own
 }
 
@@ -151,12 +152,12 @@ func inSchema(text, schema string) string {
 
 const selectNow = `SELECT clock_timestamp()`
 
-// Now implements runstore.RunStore.
-func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
-	err = s.read(ctx, "now", "", nil, func(q *query) error {
+// Now implements adapter.Core.
+func (e *engine) Now(ctx context.Context) (now time.Time, err error) {
+	err = e.read(ctx, func(q *query) error {
 		return q.each(selectNow, nil, []any{&now}, func() error { return nil })
 	})
-	return now.UTC(), err
+	return now, err
 }
 
 // StrictAtCommit implements runstore.StrictCommitter. It returns true: the writing statement
@@ -164,9 +165,13 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 func (s *Store) StrictAtCommit() bool { return true }
 
 // Describe implements runstore.Describer.
-func (s *Store) Describe(ctx context.Context) (d runstore.Description, err error) {
-	d = runstore.Description{Engine: s.opts.Engine, Tier: "service"}
-	err = s.read(ctx, "describe", "", nil, func(q *query) error {
+func (s *Store) Describe(ctx context.Context) (runstore.Description, error) {
+	return adapter.Do(ctx, s.Store, "describe", "", nil, s.engine.describe)
+}
+
+func (e *engine) describe(ctx context.Context) (d runstore.Description, err error) {
+	d = runstore.Description{Engine: e.opts.Engine, Tier: "service"}
+	err = e.read(ctx, func(q *query) error {
 		return q.each(`SELECT current_setting('server_version')`, nil, []any{&d.Version}, func() error { return nil })
 	})
 	return d, err

@@ -2,15 +2,13 @@ package postgres
 
 import (
 	"context"
-	"maps"
 	"net/url"
-	"slices"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
 func init() {
@@ -29,16 +27,6 @@ func init() {
 	}
 }
 
-// ownKeys are the URL's keys for [Options].
-var ownKeys = map[string]func(o *Options, v string) error{
-	"schema":            func(o *Options, v string) error { o.Schema = v; return nil },
-	"migrate":           func(o *Options, v string) error { return yesNo("migrate", v, &o.NoMigrate, "no") },
-	"pooled":            func(o *Options, v string) error { return yesNo("pooled", v, &o.Pooled, "yes") },
-	"retry_timeout":     func(o *Options, v string) error { return duration("retry_timeout", v, &o.RetryTimeout) },
-	"statement_timeout": func(o *Options, v string) error { return duration("statement_timeout", v, &o.StatementTimeout) },
-	"lock_timeout":      func(o *Options, v string) error { return duration("lock_timeout", v, &o.LockTimeout) },
-}
-
 // driverKeys are the keys that pgx handles. pgx sends other keys to the server as settings, so a
 // misspelt one would fail late or never.
 var driverKeys = []string{
@@ -54,20 +42,23 @@ var driverKeys = []string{
 // and those of [Options]: schema, migrate=no, pooled=yes, retry_timeout, statement_timeout,
 // lock_timeout. Its errors never contain the URL.
 func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
-	if err := u.RejectUnknownParams(append(slices.Sorted(maps.Keys(ownKeys)), driverKeys...)...); err != nil {
-		return nil, nil, err
+	opts, rest := &Options{}, url.Values{}
+	params := map[string]func(value string) error{
+		"schema":            adapter.Text(&opts.Schema),
+		"migrate":           adapter.YesNo("migrate", &opts.NoMigrate, "no"),
+		"pooled":            adapter.YesNo("pooled", &opts.Pooled, "yes"),
+		"retry_timeout":     adapter.Duration("retry_timeout", &opts.RetryTimeout),
+		"statement_timeout": adapter.Duration("statement_timeout", &opts.StatementTimeout),
+		"lock_timeout":      adapter.Duration("lock_timeout", &opts.LockTimeout),
 	}
-	opts := &Options{}
-	rest := url.Values{}
-	for key, values := range u.Params {
-		set, own := ownKeys[key]
-		if !own {
-			rest[key] = values
-			continue
+	for _, key := range driverKeys {
+		params[key] = func(value string) error {
+			rest.Set(key, value)
+			return nil
 		}
-		if err := set(opts, values[0]); err != nil {
-			return nil, nil, err
-		}
+	}
+	if err := adapter.ReadParams(u, params); err != nil {
+		return nil, nil, err
 	}
 	// pgx, like libpq, reads a plus sign literally and not as a space.
 	address := "postgres:" + u.Address + "?" + strings.ReplaceAll(rest.Encode(), "+", "%20")
@@ -77,12 +68,12 @@ func ParseURL(u runstore.URL) (*pgxpool.Config, *Options, error) {
 	_, database, _ := strings.Cut(authority, "/")
 	ok = ok && !strings.ContainsAny(database, "@ =&;")
 	if _, err := url.Parse(address); err != nil || !ok { // its message might repeat part of a password
-		return nil, nil, badOption("store URL", "write postgres://user:password@host:port/database?key=value, "+
+		return nil, nil, adapter.Invalid("store URL", "write postgres://user:password@host:port/database?key=value, "+
 			"with special characters percent-encoded")
 	}
 	config, err := pgxpool.ParseConfig(address)
 	if err != nil {
-		return nil, nil, badOption("store URL", "%s: %s", u, withoutURL(err))
+		return nil, nil, adapter.Invalid("store URL", "%s: %s", u, withoutURL(err))
 	}
 	if !rest.Has("pool_max_conns") {
 		config.MaxConns += ReservedConns // the driver's default is for commits
@@ -97,22 +88,4 @@ func withoutURL(err error) string {
 		return "the driver cannot read it"
 	}
 	return words
-}
-
-// yesNo sets *field to whether v equals sets. It refuses values other than yes and no.
-func yesNo(key, v string, field *bool, sets string) error {
-	if v != "yes" && v != "no" {
-		return badOption(key, "%q is neither yes nor no", v)
-	}
-	*field = v == sets
-	return nil
-}
-
-func duration(key, v string, field *time.Duration) error {
-	d, err := time.ParseDuration(v)
-	if err != nil || d == 0 {
-		return badOption(key, "%q is no duration such as 10s", v)
-	}
-	*field = d
-	return nil
 }
