@@ -15,7 +15,7 @@ import (
 	"cloud.google.com/go/bigtable/bttest"
 	"google.golang.org/grpc"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 const (
@@ -132,14 +132,14 @@ func newBigtableServer() *BigtableServer {
 
 // startInProcess starts the emulator in this process.
 func (s *BigtableServer) startInProcess() (err error) {
-	options := append(forward.ServerOptions(),
+	options := append(grpcproxy.ServerOptions(),
 		grpc.ChainUnaryInterceptor(s.gate.unary),
 		grpc.ChainStreamInterceptor(s.gate.stream(nil)))
 	if s.memory, err = bttest.NewServer("127.0.0.1:0", options...); err != nil {
 		return err
 	}
 	s.address = s.memory.Addr
-	s.conn, err = grpc.NewClient("passthrough:///"+s.address, forward.DialOptions()...)
+	s.conn, err = grpc.NewClient("passthrough:///"+s.address, grpcproxy.DialOptions()...)
 	return err
 }
 
@@ -149,7 +149,7 @@ func (s *BigtableServer) behindProxy(ctx context.Context, target string) (err er
 	if _, _, err := net.SplitHostPort(target); err != nil {
 		return fmt.Errorf("the address of an emulator must have the form host:port: %w", err)
 	}
-	if s.conn, err = grpc.NewClient("passthrough:///"+target, forward.DialOptions()...); err != nil {
+	if s.conn, err = grpc.NewClient("passthrough:///"+target, grpcproxy.DialOptions()...); err != nil {
 		return err
 	}
 	if err := s.answers(ctx, target); err != nil {
@@ -161,9 +161,9 @@ func (s *BigtableServer) behindProxy(ctx context.Context, target string) (err er
 		return err
 	}
 	s.address = listener.Addr().String()
-	s.proxy = grpc.NewServer(append(forward.ServerOptions(),
-		grpc.ForceServerCodec(forward.Frames()),
-		grpc.UnknownServiceHandler(forward.Handler(s.conn)),
+	s.proxy = grpc.NewServer(append(grpcproxy.ServerOptions(),
+		grpc.ForceServerCodec(grpcproxy.Frames()),
+		grpc.UnknownServiceHandler(grpcproxy.Handler(s.conn)),
 		grpc.ChainStreamInterceptor(s.gate.stream(proxiedEmulator{adminpb.NewBigtableTableAdminClient(s.conn)})))...)
 	s.running.Go(func() { _ = s.proxy.Serve(listener) }) // until it is stopped
 	return nil

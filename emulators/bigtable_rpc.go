@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // unary intercepts unary RPCs of the in-process emulator.
@@ -126,7 +126,7 @@ func (s *gateStream) RecvMsg(m any) error {
 	}
 	s.begun = true
 	req := m
-	if frame, ok := m.(*forward.Frame); ok {
+	if frame, ok := m.(*grpcproxy.Frame); ok {
 		s.framed = true
 		if req, err = decodeBigtable(s.method, *frame); err != nil {
 			return err
@@ -155,7 +155,7 @@ func (s *gateStream) withholdBad(req *bigtablepb.MutateRowsRequest, m any) (err 
 		return errNoGoodEntry
 	}
 	req.Entries = good
-	if frame, ok := m.(*forward.Frame); ok {
+	if frame, ok := m.(*grpcproxy.Frame); ok {
 		*frame, err = proto.Marshal(req)
 	}
 	return err
@@ -175,7 +175,7 @@ func (s *gateStream) answerBad() error {
 		if err != nil {
 			return err
 		}
-		s.parts = append(s.parts, (*forward.Frame)(&frame))
+		s.parts = append(s.parts, (*grpcproxy.Frame)(&frame))
 		return nil
 	}
 	s.parts = append(s.parts, res)
@@ -198,7 +198,7 @@ func (s *gateStream) SendMsg(m any) error {
 // restoreIndexes gives the results of the good entries the indexes of the client's request.
 func (s *gateStream) restoreIndexes(m any) (err error) {
 	res, ok := m.(*bigtablepb.MutateRowsResponse)
-	frame, framed := m.(*forward.Frame)
+	frame, framed := m.(*grpcproxy.Frame)
 	if framed {
 		res, ok = &bigtablepb.MutateRowsResponse{}, true
 		err = proto.Unmarshal(*frame, res)
@@ -227,7 +227,7 @@ func (s *gateStream) SendHeader(md metadata.MD) error {
 }
 
 // decodeBigtable decodes a request in a proxy. It returns nil for a method that the emulator lacks.
-func decodeBigtable(method string, frame forward.Frame) (any, error) {
+func decodeBigtable(method string, frame grpcproxy.Frame) (any, error) {
 	make := bigtableRequests[path.Base(method)]
 	if make == nil {
 		return nil, nil

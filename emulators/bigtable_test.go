@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // onBigtables runs a test on the emulator in this process, and on the program where
@@ -63,7 +63,7 @@ type rawBigtable struct {
 // newRawBigtable has a table with the family f.
 func newRawBigtable(t *testing.T, s *BigtableServer) *rawBigtable {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+s.Address(), forward.DialOptions()...)
+	conn, err := grpc.NewClient("passthrough:///"+s.Address(), grpcproxy.DialOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestBigtableWithTheOfficialClient(t *testing.T) {
 	t.Parallel()
 	onBigtables(t, func(t *testing.T, s *BigtableServer) {
 		ctx, name := t.Context(), s.NewTable()
-		conn, err := grpc.NewClient("passthrough:///"+s.Address(), forward.DialOptions()...)
+		conn, err := grpc.NewClient("passthrough:///"+s.Address(), grpcproxy.DialOptions()...)
 		if err != nil {
 			t.Fatal(err)
 		}

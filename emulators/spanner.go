@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 const (
@@ -164,7 +164,7 @@ func (s *SpannerServer) connect(ctx context.Context, target string) error {
 	if _, _, err := net.SplitHostPort(target); err != nil {
 		return fmt.Errorf("the address of an emulator must have the form host:port: %w", err)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+target, forward.DialOptions()...)
+	conn, err := grpc.NewClient("passthrough:///"+target, grpcproxy.DialOptions()...)
 	if err != nil {
 		return err
 	}

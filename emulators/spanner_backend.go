@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // spannerBackend is one process of the emulator, from start to end, with the proxy's state of its
@@ -23,7 +23,7 @@ type spannerBackend struct {
 }
 
 func newSpannerBackend(conn *grpc.ClientConn, shimmed bool, idle time.Duration) *spannerBackend {
-	b := &spannerBackend{conn: conn, forward: forward.Handler(conn), txLog: spannerTxLog{committed: map[string]bool{}}}
+	b := &spannerBackend{conn: conn, forward: grpcproxy.Handler(conn), txLog: spannerTxLog{committed: map[string]bool{}}}
 	if shimmed {
 		b.shim = newSpannerShim(conn, idle)
 	}

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // An instance of the emulator has room for a hundred databases.
@@ -245,7 +245,7 @@ const spannerClientRole = "spanner client "
 
 // leaveSpannerOpen is a client that begins a transaction and waits to be killed.
 func leaveSpannerOpen(address, database string) error {
-	conn, err := grpc.NewClient("passthrough:///"+address, forward.DialOptions()...)
+	conn, err := grpc.NewClient("passthrough:///"+address, grpcproxy.DialOptions()...)
 	if err != nil {
 		return err
 	}

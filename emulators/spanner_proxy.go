@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // spannerProxy is the server that clients connect to. The emulator behind it may be replaced.
@@ -47,8 +47,8 @@ func (p *spannerProxy) listen(ctx context.Context) (err error) {
 	if p.listener, err = listen.Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
 		return err
 	}
-	p.server = grpc.NewServer(append(forward.ServerOptions(),
-		grpc.ForceServerCodec(forward.Frames()),
+	p.server = grpc.NewServer(append(grpcproxy.ServerOptions(),
+		grpc.ForceServerCodec(grpcproxy.Frames()),
 		grpc.UnknownServiceHandler(p.handle))...)
 	p.running.Go(func() { _ = p.server.Serve(p.listener) }) // until it is stopped
 	return nil

@@ -18,14 +18,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // spannerServices are the services whose requests are decoded. All others are passed on unread.
 var spannerServices = []string{"google.spanner.v1.Spanner", "google.spanner.admin.database.v1.DatabaseAdmin"}
 
 // decodeSpanner decodes a request. It returns nil for a request that is passed on unread.
-func decodeSpanner(method string, frame forward.Frame) (proto.Message, error) {
+func decodeSpanner(method string, frame grpcproxy.Frame) (proto.Message, error) {
 	service, name := path.Split(strings.TrimPrefix(method, "/"))
 	service = strings.TrimSuffix(service, "/")
 	if !slices.Contains(spannerServices, service) {

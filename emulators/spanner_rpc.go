@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // spannerRPC is an RPC in flight. It is the server stream of the handler that forwards the RPC: it
@@ -20,7 +20,7 @@ type spannerRPC struct {
 	ctx         context.Context // the client's context, or after detach one that outlives the client
 	cancel      func()
 	detached    bool // the RPC continues if its sender leaves
-	request     forward.Frame
+	request     grpcproxy.Frame
 	requestRead bool // RecvMsg has returned request
 
 	dropReply    bool            // no part of the reply is passed on
@@ -49,7 +49,7 @@ func (a *spannerRPC) Context() context.Context { return a.ctx }
 
 // RecvMsg returns the request, which was read before, once more.
 func (a *spannerRPC) RecvMsg(m any) error {
-	if f, ok := m.(*forward.Frame); ok && !a.requestRead {
+	if f, ok := m.(*grpcproxy.Frame); ok && !a.requestRead {
 		a.requestRead = true
 		*f = a.request
 		return nil
@@ -71,7 +71,7 @@ func (a *spannerRPC) SendHeader(md metadata.MD) error {
 
 // SendMsg passes a message of the reply on, drops it, or breaks the stream.
 func (a *spannerRPC) SendMsg(m any) error {
-	if f, ok := m.(*forward.Frame); ok && a.inspect != nil {
+	if f, ok := m.(*grpcproxy.Frame); ok && a.inspect != nil {
 		a.inspect(*f)
 		a.inspect = nil
 	}
@@ -88,7 +88,7 @@ func (a *spannerRPC) SendMsg(m any) error {
 	return a.ignoreClientGone(err)
 }
 
-func (a *spannerRPC) sendFrame(frame forward.Frame) error { return a.SendMsg(&frame) }
+func (a *spannerRPC) sendFrame(frame grpcproxy.Frame) error { return a.SendMsg(&frame) }
 
 // ignoreClientGone drops the error of a detached RPC whose client is gone, so that the emulator can
 // finish its reply.

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // spannerSnapshot is a read-only transaction, represented by its read timestamp alone: each read
@@ -132,7 +132,7 @@ func (s *spannerShim) beginSnapshotWith(a *spannerRPC, method, name string, req 
 	if err != nil {
 		return err
 	}
-	return s.relay(spannerOutgoing(a.Context(), a.ServerStream.Context()), method, addressed, func(frame forward.Frame) error {
+	return s.relay(spannerOutgoing(a.Context(), a.ServerStream.Context()), method, addressed, func(frame grpcproxy.Frame) error {
 		frame, _, err := putSpannerTransaction(name, frame, began)
 		if err != nil {
 			return err

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // statement executes a read, a query or DML. handled is false if the emulator can answer the
@@ -55,7 +55,7 @@ func (s *spannerShim) beginWith(a *spannerRPC, method, name string, req spannerS
 		return err
 	}
 	told := false
-	err = tx.statement(a, method, req, func(frame forward.Frame) error {
+	err = tx.statement(a, method, req, func(frame grpcproxy.Frame) error {
 		frame, ok, err := putSpannerTransaction(name, frame, began)
 		if err != nil {
 			return err
@@ -73,7 +73,7 @@ func (s *spannerShim) beginWith(a *spannerRPC, method, name string, req spannerS
 
 // putSpannerTransaction adds the transaction to the reply of the statement that began it, if frame
 // is the message for it: the first with metadata. told reports whether it was added.
-func putSpannerTransaction(name string, frame forward.Frame, began *spannerpb.Transaction) (_ forward.Frame, told bool, err error) {
+func putSpannerTransaction(name string, frame grpcproxy.Frame, began *spannerpb.Transaction) (_ grpcproxy.Frame, told bool, err error) {
 	var message proto.Message
 	var metadata *spannerpb.ResultSetMetadata
 	switch name {
@@ -101,7 +101,7 @@ func putSpannerTransaction(name string, frame forward.Frame, began *spannerpb.Tr
 }
 
 // statement executes a statement of the transaction and sends its reply.
-func (tx *spannerTx) statement(a *spannerRPC, method string, req spannerStatement, send func(forward.Frame) error) error {
+func (tx *spannerTx) statement(a *spannerRPC, method string, req spannerStatement, send func(grpcproxy.Frame) error) error {
 	if err := tx.enter(); err != nil {
 		return err
 	}
@@ -174,25 +174,25 @@ func spannerRequestOptions(req spannerStatement) *spannerpb.RequestOptions {
 }
 
 // relay sends a request to the emulator and passes the messages of its reply to send.
-func (s *spannerShim) relay(ctx context.Context, method string, req proto.Message, send func(forward.Frame) error) error {
+func (s *spannerShim) relay(ctx context.Context, method string, req proto.Message, send func(grpcproxy.Frame) error) error {
 	frame, err := proto.Marshal(req)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	up, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method, grpc.ForceCodec(forward.Frames()))
+	up, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method, grpc.ForceCodec(grpcproxy.Frames()))
 	if err != nil {
 		return err
 	}
-	if err := up.SendMsg((*forward.Frame)(&frame)); err != nil && !errors.Is(err, io.EOF) { // else RecvMsg returns the reason
+	if err := up.SendMsg((*grpcproxy.Frame)(&frame)); err != nil && !errors.Is(err, io.EOF) { // else RecvMsg returns the reason
 		return err
 	}
 	if err := up.CloseSend(); err != nil {
 		return err
 	}
 	for {
-		var frame forward.Frame
+		var frame grpcproxy.Frame
 		if err := up.RecvMsg(&frame); err != nil {
 			if errors.Is(err, io.EOF) {
 				return nil
@@ -209,7 +209,7 @@ func (s *spannerShim) relay(ctx context.Context, method string, req proto.Messag
 type spannerReply struct {
 	requestHash [sha256.Size]byte
 	done        chan struct{}
-	frames      []forward.Frame
+	frames      []grpcproxy.Frame
 	err         error
 }
 
@@ -232,7 +232,7 @@ func (tx *spannerTx) runNumbered(client context.Context, method string, req span
 	if !tx.shim.background(func() {
 		defer tx.leave()
 		defer close(r.done)
-		err := tx.shim.relay(ctx, method, tx.rewrite(req), func(frame forward.Frame) error {
+		err := tx.shim.relay(ctx, method, tx.rewrite(req), func(frame grpcproxy.Frame) error {
 			r.frames = append(r.frames, frame)
 			return nil
 		})
@@ -258,7 +258,7 @@ func (tx *spannerTx) runNumbered(client context.Context, method string, req span
 // batchAborted returns the error of a DML batch that another transaction aborted. The emulator
 // reports it inside the reply, as it does a bad statement, where there is no field for a retry
 // delay.
-func batchAborted(name string, frames []forward.Frame) error {
+func batchAborted(name string, frames []grpcproxy.Frame) error {
 	if name != "ExecuteBatchDml" || len(frames) == 0 {
 		return nil
 	}
@@ -274,7 +274,7 @@ func batchAborted(name string, frames []forward.Frame) error {
 }
 
 // changedSpanner reports whether a reply is that of DML, which has a row count.
-func changedSpanner(name string, frames []forward.Frame) bool {
+func changedSpanner(name string, frames []grpcproxy.Frame) bool {
 	if name == "ExecuteBatchDml" || len(frames) == 0 {
 		return len(frames) > 0
 	}

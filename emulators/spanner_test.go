@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // startSpanner starts an emulator that ends with the test.
@@ -55,7 +55,7 @@ func newOnSpanner(t *testing.T, s *SpannerServer) onSpanner {
 // rawSpanner connects without the official client.
 func rawSpanner(t *testing.T, s *SpannerServer) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+s.Address(), forward.DialOptions()...)
+	conn, err := grpc.NewClient("passthrough:///"+s.Address(), grpcproxy.DialOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}

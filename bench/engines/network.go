@@ -17,7 +17,7 @@ import (
 	suite "github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/conformance/link"
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 	"github.com/tapestore/tapestore/runstore/postgres"
@@ -39,7 +39,7 @@ type rpcNetwork struct {
 
 // newRPCNetwork starts a proxy in front of the emulator at the address target.
 func newRPCNetwork(ctx context.Context, target string) (*rpcNetwork, error) {
-	up, err := grpc.NewClient("passthrough:///"+target, forward.DialOptions()...)
+	up, err := grpc.NewClient("passthrough:///"+target, grpcproxy.DialOptions()...)
 	if err != nil {
 		return nil, err
 	}
@@ -49,9 +49,9 @@ func newRPCNetwork(ctx context.Context, target string) (*rpcNetwork, error) {
 		return nil, errors.Join(err, up.Close())
 	}
 	n := &rpcNetwork{up: up, address: listener.Addr().String(), ended: make(chan struct{})}
-	n.server = grpc.NewServer(append(forward.ServerOptions(),
-		grpc.ForceServerCodec(forward.Frames()),
-		grpc.UnknownServiceHandler(forward.Handler(up)),
+	n.server = grpc.NewServer(append(grpcproxy.ServerOptions(),
+		grpc.ForceServerCodec(grpcproxy.Frames()),
+		grpc.UnknownServiceHandler(grpcproxy.Handler(up)),
 		grpc.ChainStreamInterceptor(n.intercept),
 	)...)
 	go func() {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // TestBigtableService checks on an emulator what is done on the service: each case gets a table
@@ -24,7 +24,7 @@ func TestBigtableService(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	conn, err := grpc.NewClient("passthrough:///"+server.Address(), forward.DialOptions()...)
+	conn, err := grpc.NewClient("passthrough:///"+server.Address(), grpcproxy.DialOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
-// Package forward is a transparent gRPC proxy: it passes every RPC on unchanged, from a server on
+// Package grpcproxy is a transparent gRPC proxy: it passes every RPC on unchanged, from a server on
 // the loopback interface to another server. The emulators, and networks to which tests apply
 // faults, are put between client and server with it.
-package forward
+package grpcproxy
 
 import (
 	"context"
