@@ -16,7 +16,7 @@ import (
 	"github.com/tapestore/tapestore/bench"
 	suite "github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/conformance/link"
-	"github.com/tapestore/tapestore/emulators"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
 	"github.com/tapestore/tapestore/internal/grpcproxy"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
@@ -138,7 +138,7 @@ func emulatorNetwork(storeURL string) func(ctx context.Context) (bench.Network, 
 
 // alloydbNetwork returns a function that makes networks between the connector and the stand-in for
 // AlloyDB's proxy. The traffic is TLS, so requests are not counted.
-func alloydbNetwork(server *emulators.AlloyDBServer, opts *alloydb.Options) func(ctx context.Context) (bench.Network, error) {
+func alloydbNetwork(server *alloydbemulator.Server, opts *alloydb.Options) func(ctx context.Context) (bench.Network, error) {
 	return func(ctx context.Context) (bench.Network, error) {
 		way, err := link.New(ctx, "127.0.0.1:1") // a dial names the server
 		if err != nil {
