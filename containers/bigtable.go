@@ -12,7 +12,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/testcontainers/testcontainers-go"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 )
 
 const (
@@ -50,7 +50,7 @@ func startBigtable(ctx context.Context) (*bigtable, error) {
 func (b *bigtable) URL() string { return net.JoinHostPort(loopback, b.port) }
 
 func (b *bigtable) probe(ctx context.Context) error {
-	s, err := emulators.BigtableAt(ctx, b.URL())
+	s, err := bigtableemulator.At(ctx, b.URL())
 	if err != nil {
 		return err
 	}

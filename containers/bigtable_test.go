@@ -13,6 +13,7 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 )
 
 // emulatorFiles returns an image that holds only the emulator, built from the same Go package as
@@ -44,11 +45,11 @@ func emulatorFiles(ctx context.Context) (_ *imageFiles, changes []string, err er
 }
 
 // startEmulator starts the emulator in a container, for package emulators.
-func startEmulator(t *testing.T) *emulators.BigtableServer {
+func startEmulator(t *testing.T) *bigtableemulator.Server {
 	t.Helper()
 	bigtableBuilt.need(t)
 	t.Setenv("EMULATORS_BIGTABLE", emulators.TierContainer)
-	server, err := emulators.Bigtable(t.Context(), nil)
+	server, err := bigtableemulator.Start(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

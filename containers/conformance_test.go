@@ -8,12 +8,13 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 )
 
 func TestConformance(t *testing.T) {
 	needImage(t)
 	t.Setenv("EMULATORS_POSTGRES", emulators.TierContainer)
-	server, err := emulators.Shared(context.WithoutCancel(t.Context())) // the server lives as long as the process
+	server, err := postgresemulator.Shared(context.WithoutCancel(t.Context())) // the server lives as long as the process
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,10 +11,10 @@
 //	go mod edit -replace github.com/tapestore/tapestore/containers=CHECKOUT/containers
 //	go get github.com/tapestore/tapestore/containers@v0.0.0
 //
-// With the import, emulators.Postgres uses a container where this machine has no server of its own,
-// or where EMULATORS=container or EMULATORS_POSTGRES=container asks for one. So does
-// emulators.Spanner, with EMULATORS_SPANNER=container. emulators.Bigtable uses one only where
-// EMULATORS=container or EMULATORS_BIGTABLE=container asks for it.
+// With the import, package emulators/postgres uses a container where this machine has no server of
+// its own, or where EMULATORS=container or EMULATORS_POSTGRES=container asks for one. So does
+// package emulators/spanner, with EMULATORS_SPANNER=container. Package emulators/bigtable uses one
+// only where EMULATORS=container or EMULATORS_BIGTABLE=container asks for it.
 //
 // # Images
 //

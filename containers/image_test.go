@@ -22,6 +22,7 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/emulators/doctor"
 )
 
 // testImage is an image that the tests build from files of this machine.
@@ -183,7 +184,7 @@ func postgresFiles(ctx context.Context) (*imageFiles, error) {
 		"/etc/passwd": "root:x:0:0::/:/bin/sh\npostgres:x:999:999::/:/bin/sh\n",
 		"/etc/group":  "root:x:0:\npostgres:x:999:\n",
 	}}
-	for _, finding := range emulators.Doctor(ctx) {
+	for _, finding := range doctor.Run(ctx) {
 		if finding.Engine == "postgres" && finding.Tier == emulators.TierLocal {
 			if !finding.Found {
 				return nil, fmt.Errorf("%w: no server to make an image of: %s", emulators.ErrMissing, finding)

@@ -9,14 +9,14 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 )
 
 func TestMain(m *testing.M) {
 	conformance.RunChild() // before the test starts anything that the child does not need
 	runDoomed()
 	code := m.Run()
-	for _, end := range []func() error{emulators.CloseShared, postgresBuilt.remove, bigtableBuilt.remove, spannerBuilt.remove} {
+	for _, end := range []func() error{postgresemulator.CloseShared, postgresBuilt.remove, bigtableBuilt.remove, spannerBuilt.remove} {
 		if err := end(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1

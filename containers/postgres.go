@@ -27,7 +27,7 @@ const (
 
 var postgresPort = network.MustParsePort("5432/tcp")
 
-// postgresSettings are the settings of package emulators' private servers.
+// postgresSettings are the settings of package emulators/postgres' private servers.
 var postgresSettings = []string{
 	"fsync=off",
 	"full_page_writes=off",

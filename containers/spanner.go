@@ -12,7 +12,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/testcontainers/testcontainers-go"
 
-	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 )
 
 const (
@@ -54,7 +54,7 @@ func startSpanner(ctx context.Context) (*spanner, error) {
 func (s *spanner) URL() string { return net.JoinHostPort(loopback, s.port) }
 
 func (s *spanner) probe(ctx context.Context) error {
-	server, err := emulators.SpannerAt(ctx, s.URL())
+	server, err := spanneremulator.At(ctx, s.URL())
 	if err != nil {
 		return err
 	}

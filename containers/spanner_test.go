@@ -11,12 +11,14 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
+	"github.com/tapestore/tapestore/emulators/doctor"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 )
 
 // spannerFiles returns an image that holds only this machine's own emulator and the libraries that
 // the loader maps for it.
 func spannerFiles(ctx context.Context) (*imageFiles, []string, error) {
-	for _, finding := range emulators.Doctor(ctx) {
+	for _, finding := range doctor.Run(ctx) {
 		if finding.Engine != "spanner" || finding.Tier != emulators.TierLocal {
 			continue
 		}
@@ -41,7 +43,7 @@ func spannerFiles(ctx context.Context) (*imageFiles, []string, error) {
 func TestSpannerContainer(t *testing.T) {
 	spannerBuilt.need(t)
 	t.Setenv("EMULATORS_SPANNER", emulators.TierContainer)
-	server, err := emulators.Spanner(t.Context(), nil)
+	server, err := spanneremulator.Start(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +67,7 @@ func TestSpannerContainer(t *testing.T) {
 		t.Error(err)
 	}
 	zero := 0
-	if _, err := emulators.Spanner(t.Context(), &emulators.SpannerOptions{AbortProbability: &zero}); err == nil {
+	if _, err := spanneremulator.Start(t.Context(), &spanneremulator.Options{AbortProbability: &zero}); err == nil {
 		t.Error("an emulator in a container takes a probability that it cannot be told")
 	}
 }
@@ -76,7 +78,7 @@ func TestSpannerContainer(t *testing.T) {
 func TestSpannerConformance(t *testing.T) {
 	spannerBuilt.need(t)
 	t.Setenv("EMULATORS_SPANNER", emulators.TierContainer)
-	server, err := emulators.Spanner(t.Context(), nil)
+	server, err := spanneremulator.Start(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,14 +38,8 @@ func RegisterContainer(engine string, start func(ctx context.Context) (Container
 	containers.start[engine] = start
 }
 
-// useContainers returns the advice for a program that cannot start an engine's containers.
-func useContainers(engine string) string {
-	return fmt.Sprintf("use a program that imports github.com/tapestore/tapestore/containers, which calls RegisterContainer(%q, …); "+
-		"in a checkout: EMULATORS=container go -C containers run ./cmd/tapestore …", engine)
-}
-
-// containerStarter returns the function that RegisterContainer was given for an engine, or nil.
-func containerStarter(engine string) func(ctx context.Context) (ContainerServer, error) {
+// ContainerStarter returns the function that RegisterContainer was given for an engine, or nil.
+func ContainerStarter(engine string) func(ctx context.Context) (ContainerServer, error) {
 	containers.Lock()
 	defer containers.Unlock()
 	return containers.start[engine]

@@ -1,6 +1,8 @@
-// Package emulators starts the engines that the adapters are tested on. It needs only the engine's
-// own package installed: no Docker and no fixed port, and it leaves nothing behind. It imports no
-// adapter; it returns addresses.
+// Package emulators and the packages below it start the engines that the adapters are tested on:
+// emulators/postgres, emulators/alloydb, emulators/bigtable and emulators/spanner. They need only
+// the engine's own package installed: no Docker and no fixed port, and they leave nothing behind.
+// They import no adapter; they return addresses. Package emulators/doctor reports what this machine
+// has, and package emulators holds what they share.
 //
 // # Which engine
 //
@@ -8,14 +10,13 @@
 //
 //   - service: the environment names a server (EMULATORS_POSTGRES_URL,
 //     BIGTABLE_EMULATOR_HOST, SPANNER_EMULATOR_HOST);
-//   - emulator: a stand-in that is part of this package (AlloyDB, Bigtable);
+//   - emulator: a stand-in that is part of the engine's package (AlloyDB, Bigtable);
 //   - local: programs of this machine, run as private processes;
 //   - container: started by a separate module, if that has called RegisterContainer.
 //
 // EMULATORS, or EMULATORS_POSTGRES, EMULATORS_BIGTABLE or EMULATORS_SPANNER for one engine, forces
 // a tier by its name. A forced tier that is not available is an error. If no tier is available the
-// error is ErrMissing, on which Require skips or fails the test. Doctor reports what this machine
-// has.
+// error is ErrMissing, on which Require skips or fails the test.
 //
 // # Lifetime of a server
 //

@@ -16,6 +16,10 @@ import (
 	"github.com/tapestore/tapestore/bench/floor"
 	suite "github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	_ "github.com/tapestore/tapestore/runstore/all" // every scheme
 	"github.com/tapestore/tapestore/runstore/memory"
@@ -156,18 +160,18 @@ func startSQLite(ctx context.Context) (bench.Target, error) {
 }
 
 // peers holds the functions that add peers to the target "postgres".
-var peers []func(context.Context, *emulators.PostgresServer, *bench.Target) error
+var peers []func(context.Context, *postgresemulator.Server, *bench.Target) error
 
 // RegisterPeers makes the target "postgres" call attach, which adds strategies and their systems to
 // the target: systems to measure beside the store on the same server. attach extends the target's
 // Close to stop what it started, and leaves nothing running after an error. RegisterPeers is called
 // from init functions.
-func RegisterPeers(attach func(ctx context.Context, server *emulators.PostgresServer, target *bench.Target) error) {
+func RegisterPeers(attach func(ctx context.Context, server *postgresemulator.Server, target *bench.Target) error) {
 	peers = append(peers, attach)
 }
 
 func startPostgres(ctx context.Context) (bench.Target, error) {
-	server, err := emulators.Postgres(ctx, &emulators.PostgresOptions{Durable: true})
+	server, err := postgresemulator.Start(ctx, &postgresemulator.Options{Durable: true})
 	if err != nil {
 		return bench.Target{}, err
 	}
@@ -221,11 +225,11 @@ func poolConfig(url string) (*pgxpool.Config, error) {
 }
 
 func startAlloyDB(ctx context.Context) (bench.Target, error) {
-	below, err := emulators.Postgres(ctx, &emulators.PostgresOptions{Durable: true})
+	below, err := postgresemulator.Start(ctx, &postgresemulator.Options{Durable: true})
 	if err != nil {
 		return bench.Target{}, err
 	}
-	server, err := emulators.AlloyDB(ctx, &emulators.AlloyDBOptions{Postgres: below})
+	server, err := alloydbemulator.Start(ctx, &alloydbemulator.Options{Postgres: below})
 	if err != nil {
 		return bench.Target{}, errors.Join(err, below.Close())
 	}
@@ -254,7 +258,7 @@ func startAlloyDB(ctx context.Context) (bench.Target, error) {
 }
 
 func startBigtable(ctx context.Context) (bench.Target, error) {
-	server, err := emulators.Bigtable(ctx, nil)
+	server, err := bigtableemulator.Start(ctx, nil)
 	if err != nil {
 		return bench.Target{}, err
 	}
@@ -273,7 +277,7 @@ func startBigtable(ctx context.Context) (bench.Target, error) {
 }
 
 func startSpanner(ctx context.Context) (bench.Target, error) {
-	server, err := emulators.Spanner(ctx, nil)
+	server, err := spanneremulator.Start(ctx, nil)
 	if err != nil {
 		return bench.Target{}, err
 	}

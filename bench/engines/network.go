@@ -16,8 +16,8 @@ import (
 	"github.com/tapestore/tapestore/bench"
 	suite "github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/conformance/link"
-	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/emulators/forward"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 	"github.com/tapestore/tapestore/runstore/postgres"
@@ -39,7 +39,7 @@ type rpcNetwork struct {
 
 // newRPCNetwork starts a proxy in front of the emulator at the address target.
 func newRPCNetwork(ctx context.Context, target string) (*rpcNetwork, error) {
-	up, err := grpc.NewClient("passthrough:///"+target, forward.DialOptions()...)
+	up, err := grpc.NewClient("passthrough:///"+target, grpcproxy.DialOptions()...)
 	if err != nil {
 		return nil, err
 	}
@@ -49,9 +49,9 @@ func newRPCNetwork(ctx context.Context, target string) (*rpcNetwork, error) {
 		return nil, errors.Join(err, up.Close())
 	}
 	n := &rpcNetwork{up: up, address: listener.Addr().String(), ended: make(chan struct{})}
-	n.server = grpc.NewServer(append(forward.ServerOptions(),
-		grpc.ForceServerCodec(forward.Frames()),
-		grpc.UnknownServiceHandler(forward.Handler(up)),
+	n.server = grpc.NewServer(append(grpcproxy.ServerOptions(),
+		grpc.ForceServerCodec(grpcproxy.Frames()),
+		grpc.UnknownServiceHandler(grpcproxy.Handler(up)),
 		grpc.ChainStreamInterceptor(n.intercept),
 	)...)
 	go func() {
@@ -138,7 +138,7 @@ func emulatorNetwork(storeURL string) func(ctx context.Context) (bench.Network, 
 
 // alloydbNetwork returns a function that makes networks between the connector and the stand-in for
 // AlloyDB's proxy. The traffic is TLS, so requests are not counted.
-func alloydbNetwork(server *emulators.AlloyDBServer, opts *alloydb.Options) func(ctx context.Context) (bench.Network, error) {
+func alloydbNetwork(server *alloydbemulator.Server, opts *alloydb.Options) func(ctx context.Context) (bench.Network, error) {
 	return func(ctx context.Context) (bench.Network, error) {
 		way, err := link.New(ctx, "127.0.0.1:1") // a dial names the server
 		if err != nil {

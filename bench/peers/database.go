@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/bench/engines"
-	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 )
 
 // database is a database on the store's server that the PostgreSQL peers share. The peers take
@@ -35,7 +35,7 @@ CREATE TABLE lease_row (contest bigint, lease int, owner text, expires_at timest
 `
 
 // openDatabase creates a database on the server, with its pools and tables.
-func openDatabase(ctx context.Context, server *emulators.PostgresServer) (_ *database, err error) {
+func openDatabase(ctx context.Context, server *postgresemulator.Server) (_ *database, err error) {
 	made, err := server.NewDatabase(ctx, "")
 	if err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/tapestore/tapestore/bench"
 	"github.com/tapestore/tapestore/bench/engines"
-	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 )
 
 func init() { engines.RegisterPeers(attach) }
@@ -28,7 +28,7 @@ const (
 )
 
 // attach adds the peers to the target of a PostgreSQL server, and closes them with the target.
-func attach(ctx context.Context, server *emulators.PostgresServer, target *bench.Target) error {
+func attach(ctx context.Context, server *postgresemulator.Server, target *bench.Target) error {
 	db, err := openDatabase(ctx, server)
 	if err != nil {
 		return err

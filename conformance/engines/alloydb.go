@@ -15,7 +15,7 @@ import (
 	"cloud.google.com/go/alloydbconn"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/emulators"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 	"github.com/tapestore/tapestore/runstore/postgres"
@@ -25,7 +25,7 @@ import (
 // is opened through the connector; opts, if not nil, changes the options of every handle. Other
 // processes cannot get the stand-in's connector options, which hold a token and a dial function.
 // They open the same store by the server's host, as behind the Auth Proxy.
-func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) conformance.Harness {
+func AlloyDB(server *alloydbemulator.Server, opts func(o *alloydb.Options)) conformance.Harness {
 	// Below the connector everything is the Postgres adapter, whose own suite repeats as often as
 	// necessary. A quick run should not pay for that twice.
 	return conformance.Harness{Costly: true, Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
@@ -67,7 +67,7 @@ func AlloyDB(server *emulators.AlloyDBServer, opts func(o *alloydb.Options)) con
 
 // linkToAlloyDB puts a network with faults between the connector and the primary's proxy. The
 // traffic is TLS.
-func linkToAlloyDB(t conformance.T, server *emulators.AlloyDBServer, far alloydb.Options) conformance.Network {
+func linkToAlloyDB(t conformance.T, server *alloydbemulator.Server, far alloydb.Options) conformance.Network {
 	t.Helper()
 	network := newLink(t, "127.0.0.1:1") // placeholder: each dial sets the target
 	far.ReadPool = ""
@@ -87,7 +87,7 @@ func linkToAlloyDB(t conformance.T, server *emulators.AlloyDBServer, far alloydb
 }
 
 // AlloyDBOptions returns options for a database behind a stand-in, given its URL on the server.
-func AlloyDBOptions(server *emulators.AlloyDBServer, address string) (*alloydb.Options, error) {
+func AlloyDBOptions(server *alloydbemulator.Server, address string) (*alloydb.Options, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err

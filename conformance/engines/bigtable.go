@@ -8,7 +8,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/link"
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 	"github.com/tapestore/tapestore/runstore/serving"
@@ -19,7 +19,7 @@ import (
 //
 // The emulator's clock is the machine's and cannot be moved, so cases wait for time to pass. The
 // emulator keeps its data in memory, so no case can kill and restart it.
-func Bigtable(server *emulators.BigtableServer, params url.Values) conformance.Harness {
+func Bigtable(server *bigtableemulator.Server, params url.Values) conformance.Harness {
 	return conformance.Harness{Tier: emulated(server.Engine().Tier), New: func(t conformance.T) conformance.Instance {
 		table := server.NewTable()
 		t.Cleanup(func() {
@@ -35,7 +35,7 @@ func Bigtable(server *emulators.BigtableServer, params url.Values) conformance.H
 
 // bigtableTable is the address of a store, with the URL parameters of its handles.
 type bigtableTable struct {
-	emulators.BigtableTable
+	bigtableemulator.TableName
 	params url.Values
 }
 
@@ -65,8 +65,8 @@ func (p bigtableTable) instance(emulator string) conformance.Instance {
 }
 
 // onEmulator returns an Instance with the faults that an emulator makes possible.
-func (p bigtableTable) onEmulator(server *emulators.BigtableServer) conformance.Instance {
-	patient := bigtableTable{p.BigtableTable, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
+func (p bigtableTable) onEmulator(server *bigtableemulator.Server) conformance.Instance {
+	patient := bigtableTable{p.TableName, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())
 	i.BlockWriters = func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
@@ -122,9 +122,9 @@ func newRPCLink(t conformance.T, target string) *link.RPC {
 // stallBigtable delays the conditional mutations of a table's run rows at the emulator, as a busy
 // tablet would, until resume is called. Reads, other rows and a handle's background work are not
 // delayed.
-func stallBigtable(t conformance.T, server *emulators.BigtableServer, table string) (held func(ctx context.Context, n int) error, resume func()) {
+func stallBigtable(t conformance.T, server *bigtableemulator.Server, table string) (held func(ctx context.Context, n int) error, resume func()) {
 	t.Helper()
-	fault := server.Hold(0, func(c emulators.BigtableCall) bool {
+	fault := server.Hold(0, func(c bigtableemulator.Call) bool {
 		return c.Method == "CheckAndMutateRow" && c.Table == table && isRunRow(c.Row) && len(c.Metadata.Get(serving.Header)) > 0
 	})
 	t.Cleanup(fault.Stop) // a case that fails early must not leave its writers blocked

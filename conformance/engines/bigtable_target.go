@@ -18,6 +18,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	adapter "github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -34,7 +35,7 @@ func bigtableAt(ctx context.Context, u runstore.URL) (*Target, error) {
 		delete(params, key)
 	}
 	if address := cmp.Or(opts.Emulator, os.Getenv("BIGTABLE_EMULATOR_HOST")); address != "" {
-		server, err := emulators.BigtableAt(ctx, address)
+		server, err := bigtableemulator.At(ctx, address)
 		if err != nil {
 			return nil, err
 		}
@@ -48,12 +49,12 @@ func bigtableAt(ctx context.Context, u runstore.URL) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bigtableService(ctx, admin, emulators.BigtableTable{Project: opts.Project, Instance: opts.Instance, Table: opts.Table}, "", params)
+	return bigtableService(ctx, admin, bigtableemulator.TableName{Project: opts.Project, Instance: opts.Instance, Table: opts.Table}, "", params)
 }
 
 // bigtableService gives each case a table in the instance of beside, a table that belongs to a
 // user. emulator is "" except in tests.
-func bigtableService(ctx context.Context, admin *bigtable.AdminClient, beside emulators.BigtableTable, emulator string, params url.Values) (*Target, error) {
+func bigtableService(ctx context.Context, admin *bigtable.AdminClient, beside bigtableemulator.TableName, emulator string, params url.Values) (*Target, error) {
 	ctx, cancel := context.WithTimeout(ctx, reachBound)
 	defer cancel()
 	where := beside

@@ -12,19 +12,20 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
-	"github.com/tapestore/tapestore/emulators/forward"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // TestBigtableService checks on an emulator what is done on the service: each case gets a table
 // beside the user's, and none is left.
 func TestBigtableService(t *testing.T) {
 	t.Parallel()
-	server, err := emulators.Bigtable(t.Context(), &emulators.BigtableOptions{Tier: emulators.TierEmulator})
+	server, err := bigtableemulator.Start(t.Context(), &bigtableemulator.Options{Tier: emulators.TierEmulator})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Close() })
-	conn, err := grpc.NewClient("passthrough:///"+server.Address(), forward.DialOptions()...)
+	conn, err := grpc.NewClient("passthrough:///"+server.Address(), grpcproxy.DialOptions()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func TestBigtableService(t *testing.T) {
 		}
 		return client
 	}
-	beside := emulators.BigtableTable{Project: "project", Instance: "instance", Table: strings.Repeat("t", 50)}
+	beside := bigtableemulator.TableName{Project: "project", Instance: "instance", Table: strings.Repeat("t", 50)}
 	target, err := bigtableService(t.Context(), admin(), beside, server.Address(), url.Values{"retry_timeout": {"20s"}})
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +56,7 @@ func TestBigtableService(t *testing.T) {
 	if err := target.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
-	server.Refuse(0, func(c emulators.BigtableCall) bool { return c.Method == "CreateTable" })
+	server.Refuse(0, func(c bigtableemulator.Call) bool { return c.Method == "CreateTable" })
 	if _, err := bigtableService(t.Context(), admin(), beside, server.Address(), nil); err == nil || !strings.Contains(err.Error(), "each case needs a table of its own in project/instance") {
 		t.Errorf("where no table can be made: %v", err)
 	}

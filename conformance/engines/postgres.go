@@ -17,19 +17,20 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/link"
 	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // Postgres makes a database for each case on a running server. params are parameters of a store's
 // URL, with which every handle is opened.
-func Postgres(server *emulators.PostgresServer, params url.Values) conformance.Harness {
+func Postgres(server *postgresemulator.Server, params url.Values) conformance.Harness {
 	h := conformance.Harness{Tier: server.Engine().Tier, New: func(t conformance.T) conformance.Instance {
 		return pgStore{"postgres", NewPostgresDatabase(t, server), params}.instance()
 	}}
 	if server.Engine().Tier == emulators.TierLocal { // the suite may not kill a server that it did not start
 		h.NewServed = func(t conformance.T) (conformance.Instance, conformance.Server) {
-			own, err := emulators.Postgres(t.Context(), nil)
+			own, err := postgresemulator.Start(t.Context(), nil)
 			if err != nil {
 				t.Fatalf("start a server: %v", err)
 			}
@@ -50,7 +51,7 @@ func Postgres(server *emulators.PostgresServer, params url.Values) conformance.H
 
 // NewPostgresDatabase makes a database that holds an empty store, and returns its URL. It copies a
 // database that was migrated once.
-func NewPostgresDatabase(t conformance.T, server *emulators.PostgresServer) string {
+func NewPostgresDatabase(t conformance.T, server *postgresemulator.Server) string {
 	t.Helper()
 	template, err := server.Template(t.Context(), "tapestore", func(ctx context.Context, address string) error {
 		s, err := OpenPostgres(ctx, address, nil)

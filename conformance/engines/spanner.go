@@ -9,6 +9,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/serving"
 	"github.com/tapestore/tapestore/runstore/spanner"
@@ -24,8 +25,8 @@ import (
 //
 // The emulator's clock is the machine's and cannot be moved, so cases wait for time to pass. The
 // emulator keeps its data in memory, so no case can kill and restart it.
-func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conformance.Harness {
-	on := func(server *emulators.SpannerServer) func(t conformance.T) conformance.Instance {
+func Spanner(fair, newest *spanneremulator.Server, params url.Values) conformance.Harness {
+	on := func(server *spanneremulator.Server) func(t conformance.T) conformance.Instance {
 		return func(t conformance.T) conformance.Instance {
 			database, err := server.NewDatabase(t.Context())
 			if err != nil {
@@ -46,7 +47,7 @@ func Spanner(fair, newest *emulators.SpannerServer, params url.Values) conforman
 
 // spannerDatabase is the address of a store, with the URL parameters of its handles.
 type spannerDatabase struct {
-	emulators.SpannerDatabase
+	spanneremulator.DatabaseName
 	params url.Values
 }
 
@@ -76,8 +77,8 @@ func (p spannerDatabase) instance(emulator string) conformance.Instance {
 }
 
 // onEmulator returns an Instance with the faults that an emulator makes possible.
-func (p spannerDatabase) onEmulator(server *emulators.SpannerServer) conformance.Instance {
-	patient := spannerDatabase{p.SpannerDatabase, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
+func (p spannerDatabase) onEmulator(server *spanneremulator.Server) conformance.Instance {
+	patient := spannerDatabase{p.DatabaseName, url.Values{"retry_timeout": {busyMachineTimeout.String()}}}
 	maps.Copy(patient.params, p.params)
 	i := patient.instance(server.Address())
 	i.BlockWriters = func(t conformance.T) (func(ctx context.Context, n int) error, func()) {
@@ -118,9 +119,9 @@ func openSpanner(ctx context.Context, address string, clock func() time.Time) (r
 
 // stallSpanner delays the commits of callers at the emulator, as a busy leader would, until resume
 // is called. Reads are not delayed.
-func stallSpanner(t conformance.T, server *emulators.SpannerServer, database string) (held func(ctx context.Context, n int) error, resume func()) {
+func stallSpanner(t conformance.T, server *spanneremulator.Server, database string) (held func(ctx context.Context, n int) error, resume func()) {
 	t.Helper()
-	fault := server.Hold(0, func(c emulators.SpannerCall) bool {
+	fault := server.Hold(0, func(c spanneremulator.Call) bool {
 		return c.Method == "Commit" && c.Database == database && len(c.Metadata.Get(serving.Header)) > 0
 	})
 	t.Cleanup(fault.Stop) // a case that fails early must not leave its writers blocked
@@ -129,17 +130,17 @@ func stallSpanner(t conformance.T, server *emulators.SpannerServer, database str
 
 // spannerAborts aborts transactions of callers in one database. It implements conformance.Aborts.
 type spannerAborts struct {
-	server   *emulators.SpannerServer
+	server   *spanneremulator.Server
 	database string
 }
 
-func (a spannerAborts) matches(c emulators.SpannerCall) bool {
+func (a spannerAborts) matches(c spanneremulator.Call) bool {
 	return c.ReadWrite && c.Method != "Rollback" && c.Database == a.database && len(c.Metadata.Get(serving.Header)) > 0
 }
 
 func (a spannerAborts) Next(after int) (end func() int) {
 	var passed atomic.Int64
-	fault := a.server.Abort(1, func(c emulators.SpannerCall) bool { return a.matches(c) && passed.Add(1) > int64(after) })
+	fault := a.server.Abort(1, func(c spanneremulator.Call) bool { return a.matches(c) && passed.Add(1) > int64(after) })
 	return stopAndCount(fault)
 }
 
@@ -148,7 +149,7 @@ func (a spannerAborts) AtRandom(fraction float64, seed uint64) (end func() int) 
 }
 
 // stopAndCount returns a function that stops a fault and returns how often it struck.
-func stopAndCount(f *emulators.SpannerFault) func() int {
+func stopAndCount(f emulators.Fault) func() int {
 	return func() int {
 		f.Stop()
 		return f.Count()

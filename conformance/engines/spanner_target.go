@@ -22,6 +22,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	adapter "github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -58,14 +59,14 @@ func spannerAt(ctx context.Context, u runstore.URL) (*Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	beside := emulators.SpannerDatabase{Project: opts.Project, Instance: opts.Instance, Database: opts.Database}
+	beside := spanneremulator.DatabaseName{Project: opts.Project, Instance: opts.Instance, Database: opts.Database}
 	return spannerService(ctx, admin, beside, "", params)
 }
 
 // spannerEmulator returns a Target that runs all cases on one emulator, those with Overtakes too:
 // the newest transaction wins there often enough.
 func spannerEmulator(ctx context.Context, address string, params url.Values) (*Target, error) {
-	server, err := emulators.SpannerAt(ctx, address)
+	server, err := spanneremulator.At(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func spannerEmulator(ctx context.Context, address string, params url.Values) (*T
 
 // spannerService gives each case a database in the instance of beside, a database that belongs to a
 // user. It takes ownership of admin. emulator is "" except in tests.
-func spannerService(ctx context.Context, admin *database.DatabaseAdminClient, beside emulators.SpannerDatabase, emulator string, params url.Values) (*Target, error) {
+func spannerService(ctx context.Context, admin *database.DatabaseAdminClient, beside spanneremulator.DatabaseName, emulator string, params url.Values) (*Target, error) {
 	// Fail before any case if this user may not create databases.
 	probe := caseDatabase(beside)
 	err := createDatabase(ctx, admin, probe)
@@ -110,13 +111,13 @@ func spannerService(ctx context.Context, admin *database.DatabaseAdminClient, be
 
 // caseDatabase returns a new database in the instance of beside. Its name has at most 30
 // characters, the limit of Spanner.
-func caseDatabase(beside emulators.SpannerDatabase) emulators.SpannerDatabase {
+func caseDatabase(beside spanneremulator.DatabaseName) spanneremulator.DatabaseName {
 	beside.Database = beside.Database[:min(len(beside.Database), 12)] + "-case-" + strings.ToLower(rand.Text()[:12])
 	return beside
 }
 
 // createDatabase creates a database. If the creation fails, it drops what was created.
-func createDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d emulators.SpannerDatabase) error {
+func createDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d spanneremulator.DatabaseName) error {
 	asking, cancel := context.WithTimeout(ctx, reachBound)
 	defer cancel()
 	made, err := admin.CreateDatabase(asking, &databasepb.CreateDatabaseRequest{
@@ -134,7 +135,7 @@ func createDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d 
 }
 
 // dropDatabase drops a database, if it exists.
-func dropDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d emulators.SpannerDatabase) error {
+func dropDatabase(ctx context.Context, admin *database.DatabaseAdminClient, d spanneremulator.DatabaseName) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	err := admin.DropDatabase(ctx, &databasepb.DropDatabaseRequest{Database: d.String()})

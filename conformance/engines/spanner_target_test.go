@@ -12,6 +12,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	adapter "github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -62,7 +63,7 @@ func TestSpannerService(t *testing.T) {
 	if err := target.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
-	server.Refuse(0, codes.PermissionDenied, func(c emulators.SpannerCall) bool { return c.Method == "CreateDatabase" })
+	server.Refuse(0, codes.PermissionDenied, func(c spanneremulator.Call) bool { return c.Method == "CreateDatabase" })
 	if _, err := spannerService(t.Context(), admin(), beside, server.Address(), nil); err == nil ||
 		!strings.Contains(err.Error(), "each case needs a database of its own in "+beside.Project+"/"+beside.Instance) {
 		t.Errorf("where no database can be made: %v", err)
@@ -74,7 +75,7 @@ func TestSpannerService(t *testing.T) {
 func TestSpannerCaseDatabase(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"db", "orders", "a-database-of-a-team", "eleven-char-_", strings.Repeat("t", 30)} {
-		beside := emulators.SpannerDatabase{Project: "project", Instance: "instance", Database: name}
+		beside := spanneremulator.DatabaseName{Project: "project", Instance: "instance", Database: name}
 		own := caseDatabase(beside)
 		if again := caseDatabase(beside); again == own || len(own.Database) > 30 {
 			t.Errorf("%s: got %s and %s", name, own, again)
@@ -118,9 +119,9 @@ func TestSpannerOnOneEmulator(t *testing.T) {
 	}
 }
 
-func startSpanner(t *testing.T) *emulators.SpannerServer {
+func startSpanner(t *testing.T) *spanneremulator.Server {
 	t.Helper()
-	server, err := emulators.Spanner(t.Context(), nil)
+	server, err := spanneremulator.Start(t.Context(), nil)
 	emulators.Require(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	return server

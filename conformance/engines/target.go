@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 	"github.com/tapestore/tapestore/runstore/postgres"
@@ -56,7 +56,7 @@ func At(ctx context.Context, u runstore.URL) (*Target, error) {
 	address, params := splitURL(u)
 	ctx, cancel := context.WithTimeout(ctx, reachBound)
 	defer cancel()
-	server, err := emulators.PostgresAt(ctx, address)
+	server, err := postgresemulator.At(ctx, address)
 	if err != nil {
 		return nil, err
 	}

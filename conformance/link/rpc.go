@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // RPC is the counterpart of Link for gRPC: a proxy on the loopback between a program and its
@@ -53,7 +53,7 @@ func NewRPC(ctx context.Context, target string, opts *RPCOptions) (*RPC, error) 
 	if opts == nil {
 		opts = &RPCOptions{}
 	}
-	up, err := grpc.NewClient("passthrough:///"+target, forward.DialOptions()...)
+	up, err := grpc.NewClient("passthrough:///"+target, grpcproxy.DialOptions()...)
 	if err != nil {
 		return nil, fmt.Errorf("link to %s: %w", target, err)
 	}
@@ -66,10 +66,10 @@ func NewRPC(ctx context.Context, target string, opts *RPCOptions) (*RPC, error) 
 		listener: listener, up: up, only: opts.Only,
 		state: newState(), conns: map[*rpcConn]struct{}{}, late: map[*call]struct{}{},
 	}
-	l.server = grpc.NewServer(append(forward.ServerOptions(),
-		grpc.ForceServerCodec(forward.Frames()),
+	l.server = grpc.NewServer(append(grpcproxy.ServerOptions(),
+		grpc.ForceServerCodec(grpcproxy.Frames()),
 		grpc.Creds(connCredentials{insecure.NewCredentials()}),
-		grpc.UnknownServiceHandler(forward.Handler(up)),
+		grpc.UnknownServiceHandler(grpcproxy.Handler(up)),
 		grpc.ChainStreamInterceptor(l.intercept),
 	)...)
 	l.running.Go(func() { _ = l.server.Serve(rpcListener{listener, l}) }) // returns when the server is stopped

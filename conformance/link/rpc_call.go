@@ -12,11 +12,11 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
-// call is an RPC in flight, as forward.Handler sees it. It delivers the first message when the RPC
-// may pass, and applies the faults to the answer.
+// call is an RPC in flight, as grpcproxy.Handler sees it. It delivers the first message when the
+// RPC may pass, and applies the faults to the answer.
 type call struct {
 	grpc.ServerStream
 	link    *RPC
@@ -34,7 +34,7 @@ type call struct {
 	answered bool // the answer has begun to pass
 	keeping  bool // the answer is buffered until its end
 	header   metadata.MD
-	kept     []forward.Frame
+	kept     []grpcproxy.Frame
 
 	// The link's lock guards what follows.
 	held bool // has not reached the server
@@ -209,7 +209,7 @@ func (c *call) SendHeader(md metadata.MD) error {
 
 // SendMsg forwards a message of the answer.
 func (c *call) SendMsg(m any) error {
-	if f, ok := m.(*forward.Frame); ok && c.keeps() {
+	if f, ok := m.(*grpcproxy.Frame); ok && c.keeps() {
 		c.kept = append(c.kept, *f)
 		return nil
 	}

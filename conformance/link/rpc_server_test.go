@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/tapestore/tapestore/conformance/link"
-	"github.com/tapestore/tapestore/emulators/forward"
+	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
 // teller is a gRPC server of a few methods. Each method records its request when it is done.
@@ -133,7 +133,7 @@ type client struct {
 
 func newClient(t *testing.T, l *link.RPC) client {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+l.Address(), append(forward.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient("passthrough:///"+l.Address(), append(grpcproxy.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}

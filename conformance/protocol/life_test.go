@@ -18,6 +18,10 @@ import (
 	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/conformance/protocol"
 	"github.com/tapestore/tapestore/emulators"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 	"github.com/tapestore/tapestore/tape"
@@ -27,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if err := emulators.CloseShared(); err != nil {
+	if err := postgresemulator.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
@@ -39,24 +43,24 @@ var harnesses = map[string]func(t *testing.T) conformance.Harness{
 	"memory": func(*testing.T) conformance.Harness { return embedded.Memory() },
 	"sqlite": func(*testing.T) conformance.Harness { return embedded.SQLite(conformance.T.TempDir, sqlite.Options{}) },
 	"postgres": func(t *testing.T) conformance.Harness {
-		server, err := emulators.Shared(context.Background())
+		server, err := postgresemulator.Shared(context.Background())
 		emulators.Require(t, err)
 		return engines.Postgres(server, nil)
 	},
 	"alloydb": func(t *testing.T) conformance.Harness {
-		server, err := emulators.Shared(context.Background())
+		server, err := postgresemulator.Shared(context.Background())
 		emulators.Require(t, err)
-		own, err := emulators.AlloyDB(t.Context(), &emulators.AlloyDBOptions{Postgres: server})
+		own, err := alloydbemulator.Start(t.Context(), &alloydbemulator.Options{Postgres: server})
 		closing(t, own, err)
 		return engines.AlloyDB(own, nil)
 	},
 	"bigtable": func(t *testing.T) conformance.Harness {
-		own, err := emulators.Bigtable(t.Context(), nil)
+		own, err := bigtableemulator.Start(t.Context(), nil)
 		closing(t, own, err)
 		return engines.Bigtable(own, nil)
 	},
 	"spanner": func(t *testing.T) conformance.Harness {
-		own, err := emulators.Spanner(t.Context(), nil)
+		own, err := spanneremulator.Start(t.Context(), nil)
 		emulators.Require(t, err)
 		closing(t, own, err)
 		return engines.Spanner(own, own, nil)

@@ -6,7 +6,10 @@ import (
 
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/conformance/engines/embedded"
-	"github.com/tapestore/tapestore/emulators"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/runstore/sqlite"
@@ -22,14 +25,14 @@ var starters = map[string]func(ctx context.Context) (subject, error){
 		return sqliteIn(ctx, "", "tapestore-conformance-", &sqlite.Options{})
 	},
 	"postgres": func(ctx context.Context) (subject, error) {
-		server, err := emulators.Postgres(ctx, nil)
+		server, err := postgresemulator.Start(ctx, nil)
 		if err != nil {
 			return subject{}, err
 		}
 		return subject{engines.Postgres(server, nil), server.Engine().String(), server.Close}, nil
 	},
 	"alloydb": func(ctx context.Context) (subject, error) {
-		server, err := emulators.AlloyDB(ctx, nil)
+		server, err := alloydbemulator.Start(ctx, nil)
 		if err != nil {
 			return subject{}, err
 		}
@@ -40,7 +43,7 @@ var starters = map[string]func(ctx context.Context) (subject, error){
 		return subject{harness, server.Engine().String(), server.Close}, nil
 	},
 	"bigtable": func(ctx context.Context) (subject, error) {
-		server, err := emulators.Bigtable(ctx, nil)
+		server, err := bigtableemulator.Start(ctx, nil)
 		if err != nil {
 			return subject{}, err
 		}
@@ -50,11 +53,11 @@ var starters = map[string]func(ctx context.Context) (subject, error){
 		// On one of them the newest transaction wins, for the cases in which a transaction
 		// overtakes another.
 		newest := 100
-		fair, err := emulators.Spanner(ctx, nil)
+		fair, err := spanneremulator.Start(ctx, nil)
 		if err != nil {
 			return subject{}, err
 		}
-		last, err := emulators.Spanner(ctx, &emulators.SpannerOptions{AbortProbability: &newest})
+		last, err := spanneremulator.Start(ctx, &spanneremulator.Options{AbortProbability: &newest})
 		if err != nil {
 			return subject{}, errors.Join(err, fair.Close())
 		}

@@ -11,6 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	"github.com/tapestore/tapestore/emulators/doctor"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/internal/wrap"
 )
 
@@ -40,7 +43,7 @@ func newDoctorCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			tw := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			fmt.Fprintln(tw, "ENGINE\tTIER\tFOUND\tWHERE, OR WHAT TO DO")
-			for _, f := range emulators.Doctor(cmd.Context()) {
+			for _, f := range doctor.Run(cmd.Context()) {
 				found, where := "no", f.Problem
 				if f.Found {
 					found, where = f.Version, f.Where
@@ -64,15 +67,11 @@ func newDoctorCommand() *cobra.Command {
 
 // printKnownGaps prints the differences between the emulators and the services.
 func printKnownGaps(out io.Writer) error {
-	err := tellDifferencesOf(out, "Bigtable", "gate", emulators.BigtableKnownGaps())
-	var spanner []emulators.BigtableKnownGap
-	for _, d := range emulators.SpannerKnownGaps() {
-		spanner = append(spanner, emulators.BigtableKnownGap(d))
-	}
-	return errors.Join(err, tellDifferencesOf(out, "Spanner", "proxy", spanner))
+	err := tellDifferencesOf(out, "Bigtable", "gate", bigtableemulator.KnownGaps())
+	return errors.Join(err, tellDifferencesOf(out, "Spanner", "proxy", spanneremulator.KnownGaps()))
 }
 
-func tellDifferencesOf(out io.Writer, engine, front string, all []emulators.BigtableKnownGap) error {
+func tellDifferencesOf(out io.Writer, engine, front string, all []emulators.KnownGap) error {
 	_, err := fmt.Fprintf(out, "\nThe emulator of %s is not the service; a %s in front of it makes up for some of that\n", engine, front)
 	for _, d := range all {
 		text := "emulator: " + d.Emulator + "\nservice: " + d.Service + "\nhere: " + d.Handled

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	"github.com/tapestore/tapestore/emulators/doctor"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -26,10 +29,10 @@ func TestDoctorCommand(t *testing.T) {
 		t.Errorf("got the header %q", lines[0])
 	}
 	var differences []string
-	for _, d := range emulators.BigtableKnownGaps() {
+	for _, d := range bigtableemulator.KnownGaps() {
 		differences = append(differences, d.Emulator)
 	}
-	for _, d := range emulators.SpannerKnownGaps() {
+	for _, d := range spanneremulator.KnownGaps() {
 		differences = append(differences, d.Emulator)
 	}
 	for _, d := range differences {
@@ -37,7 +40,7 @@ func TestDoctorCommand(t *testing.T) {
 			t.Errorf("the doctor does not tell: %s", want)
 		}
 	}
-	findings := emulators.Doctor(t.Context())
+	findings := doctor.Run(t.Context())
 	for i, f := range findings {
 		found := f.Version
 		if !f.Found {

@@ -16,6 +16,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/emulators"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -38,7 +42,7 @@ the data of PostgreSQL is, durably, and the next start finds it. The emulators o
 Bigtable and Spanner forget everything when they end.
 
 The stand-in for AlloyDB, with its Admin API, its certificates and its IAM, is for
-the connector inside one process: tests (package emulators) and
+the connector inside one process: tests (package emulators/alloydb) and
 tapestore conformance --engine alloydb. From other processes the store is reached
 by the host of the server behind it, as behind the AlloyDB Auth Proxy.`,
 		Example: `  tapestore emulators up postgres
@@ -98,7 +102,7 @@ func up(ctx context.Context, which, dir string, out io.Writer) (err error) {
 // it.
 func upPostgres(ctx context.Context, which, dir string, out io.Writer) (end func() error, err error) {
 	// Data in a directory of the user must also survive a crash of the machine.
-	server, err := emulators.Postgres(ctx, &emulators.PostgresOptions{Dir: dir, Durable: dir != ""})
+	server, err := postgresemulator.Start(ctx, &postgresemulator.Options{Dir: dir, Durable: dir != ""})
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +123,7 @@ func upPostgres(ctx context.Context, which, dir string, out io.Writer) (end func
 	if which == "postgres" {
 		return end, nil
 	}
-	standIn, err := emulators.AlloyDB(ctx, &emulators.AlloyDBOptions{Postgres: server})
+	standIn, err := alloydbemulator.Start(ctx, &alloydbemulator.Options{Postgres: server})
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +138,7 @@ func upPostgres(ctx context.Context, which, dir string, out io.Writer) (end func
 
 // upBigtable starts the emulator of Bigtable.
 func upBigtable(ctx context.Context, out io.Writer) (end func() error, err error) {
-	server, err := emulators.Bigtable(ctx, nil)
+	server, err := bigtableemulator.Start(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +154,7 @@ func upBigtable(ctx context.Context, out io.Writer) (end func() error, err error
 
 // upSpanner starts the emulator of Spanner.
 func upSpanner(ctx context.Context, out io.Writer) (end func() error, err error) {
-	server, err := emulators.Spanner(ctx, nil)
+	server, err := spanneremulator.Start(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +172,7 @@ func upSpanner(ctx context.Context, out io.Writer) (end func() error, err error)
 }
 
 // announcePostgres prints what a server is and how to use a store in one of its databases.
-func announcePostgres(ctx context.Context, out io.Writer, server *emulators.PostgresServer, engine emulators.Engine, scheme, database string) error {
+func announcePostgres(ctx context.Context, out io.Writer, server *postgresemulator.Server, engine emulators.Engine, scheme, database string) error {
 	address, err := server.KeepDatabase(ctx, database)
 	if err != nil {
 		return err

@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 )
 
 // An emulator that somebody runs is used, and has afterwards what it had before.
 func TestConformanceOnAnEmulator(t *testing.T) {
 	t.Parallel()
-	server, err := emulators.Bigtable(t.Context(), &emulators.BigtableOptions{Tier: emulators.TierEmulator})
+	server, err := bigtableemulator.Start(t.Context(), &bigtableemulator.Options{Tier: emulators.TierEmulator})
 	if err != nil {
 		t.Fatal(err)
 	}

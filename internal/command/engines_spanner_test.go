@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -46,7 +47,7 @@ func TestUpStartsSpannerAlone(t *testing.T) {
 // requireSpanner ends a test that could not start an emulator, or must not.
 func requireSpanner(t *testing.T) {
 	t.Helper()
-	server, err := emulators.Spanner(t.Context(), nil)
+	server, err := spanneremulator.Start(t.Context(), nil)
 	emulators.Require(t, err)
 	defer server.Close()
 	if e := server.Engine(); e.Tier == emulators.TierService {
@@ -57,7 +58,7 @@ func requireSpanner(t *testing.T) {
 // An emulator that somebody runs is used, and has afterwards what it had before.
 func TestConformanceOnAnEmulatorOfSpanner(t *testing.T) {
 	t.Parallel()
-	server, err := emulators.Spanner(t.Context(), nil)
+	server, err := spanneremulator.Start(t.Context(), nil)
 	emulators.Require(t, err)
 	t.Cleanup(func() {
 		if err := server.Close(); err != nil {

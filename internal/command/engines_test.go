@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 )
 
 // fewCases are some that are quick, and one that kills processes.
@@ -45,9 +46,9 @@ func ownTemp(t *testing.T) (env []string) {
 }
 
 // sharedServer returns the server that the tests of this package share.
-func sharedServer(t *testing.T) *emulators.PostgresServer {
+func sharedServer(t *testing.T) *postgresemulator.Server {
 	t.Helper()
-	s, err := emulators.Shared(context.Background())
+	s, err := postgresemulator.Shared(context.Background())
 	emulators.Require(t, err)
 	return s
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -37,13 +39,13 @@ func TestEpochCommand(t *testing.T) {
 		"postgres": newStoreURL,
 		"alloydb":  func(t *testing.T) string { return "alloydb" + strings.TrimPrefix(newStoreURL(t), "postgres") },
 		"bigtable": func(t *testing.T) string {
-			server, err := emulators.Bigtable(t.Context(), nil)
+			server, err := bigtableemulator.Start(t.Context(), nil)
 			emulators.Require(t, err)
 			t.Cleanup(func() { _ = server.Close() })
 			return "bigtable://project/instance/table?emulator=" + server.Address()
 		},
 		"spanner": func(t *testing.T) string {
-			server, err := emulators.Spanner(t.Context(), nil)
+			server, err := spanneremulator.Start(t.Context(), nil)
 			emulators.Require(t, err)
 			t.Cleanup(func() { _ = server.Close() })
 			return "spanner://project/instance/database?emulator=" + server.Address()

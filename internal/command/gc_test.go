@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -17,7 +18,7 @@ import (
 // line, once.
 func TestGCCommand(t *testing.T) {
 	t.Parallel()
-	server, err := emulators.Bigtable(t.Context(), nil)
+	server, err := bigtableemulator.Start(t.Context(), nil)
 	emulators.Require(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	url := "bigtable://project/instance/table?emulator=" + server.Address()

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	code := m.Run()
-	if err := errors.Join(emulators.CloseShared(), removeBuilt()); err != nil {
+	if err := errors.Join(postgresemulator.CloseShared(), removeBuilt()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}

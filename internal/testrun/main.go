@@ -24,7 +24,8 @@ import (
 
 // plain lists the packages that a quick run tests without the race detector, slowest first.
 var plain = []string{
-	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable", "./emulators",
+	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable",
+	"./emulators/spanner", "./emulators/postgres", "./emulators/alloydb", "./emulators/bigtable", "./emulators/doctor",
 	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./crossrun",
 }
 

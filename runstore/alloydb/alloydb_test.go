@@ -12,14 +12,14 @@ import (
 	"golang.org/x/oauth2"
 
 	"github.com/tapestore/tapestore/conformance/engines"
-	"github.com/tapestore/tapestore/emulators"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // options leads to an empty store of the test's own.
-func options(t *testing.T, s *emulators.AlloyDBServer) *alloydb.Options {
+func options(t *testing.T, s *alloydbemulator.Server) *alloydb.Options {
 	t.Helper()
 	o, err := engines.AlloyDBOptions(s, engines.NewPostgresDatabase(t, s.Postgres()))
 	if err != nil {
@@ -66,14 +66,14 @@ func TestLogins(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		set  func(o *alloydb.Options)
-		want func(n emulators.AlloyDBStats) (used, other int)
+		want func(n alloydbemulator.Stats) (used, other int)
 	}{
-		"password": {func(o *alloydb.Options) { o.Password = "any" }, func(n emulators.AlloyDBStats) (int, int) { return n.Password, n.IAM }},
-		"IAM":      {func(o *alloydb.Options) { o.IAM = true }, func(n emulators.AlloyDBStats) (int, int) { return n.IAM, n.Password }},
-		"lazy":     {func(o *alloydb.Options) { o.Lazy = true }, func(n emulators.AlloyDBStats) (int, int) { return n.PrivateIP, n.PublicIP + n.PSC }},
-		"private":  {func(o *alloydb.Options) { o.IP = alloydb.PrivateIP }, func(n emulators.AlloyDBStats) (int, int) { return n.PrivateIP, n.PublicIP + n.PSC }},
-		"public":   {func(o *alloydb.Options) { o.IP = alloydb.PublicIP }, func(n emulators.AlloyDBStats) (int, int) { return n.PublicIP, n.PrivateIP + n.PSC }},
-		"PSC":      {func(o *alloydb.Options) { o.IP = alloydb.PSC }, func(n emulators.AlloyDBStats) (int, int) { return n.PSC, n.PrivateIP + n.PublicIP }},
+		"password": {func(o *alloydb.Options) { o.Password = "any" }, func(n alloydbemulator.Stats) (int, int) { return n.Password, n.IAM }},
+		"IAM":      {func(o *alloydb.Options) { o.IAM = true }, func(n alloydbemulator.Stats) (int, int) { return n.IAM, n.Password }},
+		"lazy":     {func(o *alloydb.Options) { o.Lazy = true }, func(n alloydbemulator.Stats) (int, int) { return n.PrivateIP, n.PublicIP + n.PSC }},
+		"private":  {func(o *alloydb.Options) { o.IP = alloydb.PrivateIP }, func(n alloydbemulator.Stats) (int, int) { return n.PrivateIP, n.PublicIP + n.PSC }},
+		"public":   {func(o *alloydb.Options) { o.IP = alloydb.PublicIP }, func(n alloydbemulator.Stats) (int, int) { return n.PublicIP, n.PrivateIP + n.PSC }},
+		"PSC":      {func(o *alloydb.Options) { o.IP = alloydb.PSC }, func(n alloydbemulator.Stats) (int, int) { return n.PSC, n.PrivateIP + n.PublicIP }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,16 +106,16 @@ func TestOpenTellsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		status int
-		set    func(s *emulators.AlloyDBServer, o *alloydb.Options)
+		set    func(s *alloydbemulator.Server, o *alloydb.Options)
 		want   []string
 	}{
 		"no right": {http.StatusForbidden, nil, []string{"grant it roles/alloydb.client and roles/serviceusage.serviceUsageConsumer", "roles/alloydb.databaseUser"}},
 		"no login": {http.StatusUnauthorized, nil, []string{"gcloud auth application-default login"}},
-		"wrong name": {0, func(s *emulators.AlloyDBServer, o *alloydb.Options) { o.Instance += "x" },
+		"wrong name": {0, func(s *alloydbemulator.Server, o *alloydb.Options) { o.Instance += "x" },
 			[]string{"knows no instance projects/tapestore/locations/local/clusters/emulator/instances/primaryx", "misspelt"}},
-		"wrong name of the read pool": {0, func(s *emulators.AlloyDBServer, o *alloydb.Options) { o.ReadPool = s.ReadPool() + "x" },
+		"wrong name of the read pool": {0, func(s *alloydbemulator.Server, o *alloydb.Options) { o.ReadPool = s.ReadPool() + "x" },
 			[]string{"read pool: ", "knows no instance", "instances/poolx"}},
-		"no credentials": {0, func(s *emulators.AlloyDBServer, o *alloydb.Options) {
+		"no credentials": {0, func(s *alloydbemulator.Server, o *alloydb.Options) {
 			o.Dialer = []alloydbconn.Option{alloydbconn.WithCredentialsFile("/nowhere/key.json")}
 		}, []string{"cannot be set up", "/nowhere/key.json"}},
 	} {
@@ -230,7 +230,7 @@ func TestHost(t *testing.T) {
 	if err != nil || len(events) != 1 {
 		t.Errorf("got %d events, %v, want 1", len(events), err)
 	}
-	if got := s.Stats(); got != (emulators.AlloyDBStats{}) {
+	if got := s.Stats(); got != (alloydbemulator.Stats{}) {
 		t.Errorf("stats %+v, want nothing: no connector is in the way", got)
 	}
 }

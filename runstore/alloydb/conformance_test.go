@@ -11,15 +11,17 @@ import (
 	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 )
 
 func TestMain(m *testing.M) {
 	conformance.RunChild() // before a server is started that the child does not need
-	_, err := emulators.Shared(context.Background())
+	_, err := postgresemulator.Shared(context.Background())
 	emulators.SkipExamples(err)
 	code := m.Run()
-	if err := emulators.CloseShared(); err != nil {
+	if err := postgresemulator.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
@@ -28,11 +30,11 @@ func TestMain(m *testing.M) {
 
 // standIn returns a stand-in for AlloyDB of the test's own, in front of the PostgreSQL
 // server that the tests of this package share.
-func standIn(t testing.TB) *emulators.AlloyDBServer {
+func standIn(t testing.TB) *alloydbemulator.Server {
 	t.Helper()
-	server, err := emulators.Shared(context.Background())
+	server, err := postgresemulator.Shared(context.Background())
 	emulators.Require(t, err)
-	s, err := emulators.AlloyDB(t.Context(), &emulators.AlloyDBOptions{Postgres: server})
+	s, err := alloydbemulator.Start(t.Context(), &alloydbemulator.Options{Postgres: server})
 	if err != nil {
 		t.Fatal(err)
 	}

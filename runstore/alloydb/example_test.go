@@ -6,7 +6,8 @@ import (
 	"log"
 	"time"
 
-	"github.com/tapestore/tapestore/emulators"
+	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 )
@@ -15,11 +16,11 @@ import (
 // takes no capacity from the primary, which judges every lease.
 func ExampleOpenWithReadPool() {
 	ctx := context.Background()
-	postgres, err := emulators.Shared(ctx)
+	postgres, err := postgresemulator.Shared(ctx)
 	if err != nil {
 		log.Fatal(err)
 	}
-	cluster, err := emulators.AlloyDB(ctx, &emulators.AlloyDBOptions{Postgres: postgres}) // in production, your own
+	cluster, err := alloydbemulator.Start(ctx, &alloydbemulator.Options{Postgres: postgres}) // in production, your own
 	if err != nil {
 		log.Fatal(err)
 	}

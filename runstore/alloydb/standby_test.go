@@ -16,13 +16,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 )
 
 // replicating starts a primary and a standby of it. Their timeouts are PostgreSQL's own,
 // of a minute: on a machine that is busy a shorter one ends the copy or the replication.
-func replicating(t *testing.T) (primary, standby *emulators.PostgresServer) {
+func replicating(t *testing.T) (primary, standby *postgresemulator.Server) {
 	t.Helper()
 	program, err := exec.LookPath("pg_basebackup")
 	if err != nil {
@@ -34,8 +35,8 @@ func replicating(t *testing.T) (primary, standby *emulators.PostgresServer) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	start := func(name string) *emulators.PostgresServer {
-		s, err := emulators.Postgres(t.Context(), &emulators.PostgresOptions{Settings: settings, Dir: filepath.Join(dir, name)})
+	start := func(name string) *postgresemulator.Server {
+		s, err := postgresemulator.Start(t.Context(), &postgresemulator.Options{Settings: settings, Dir: filepath.Join(dir, name)})
 		emulators.Require(t, err)
 		t.Cleanup(func() { _ = s.Close() })
 		return s
@@ -256,7 +257,7 @@ func readsOfThePrimary(t *testing.T, s runstore.RunStore) {
 // idleOrCutOff checks that a standby of an idle primary counts as current, because the
 // primary's keepalives say so, and that a standby which is cut off does not, although it
 // has replayed all that it received.
-func idleOrCutOff(t *testing.T, r replica, primary *emulators.PostgresServer, main *pgx.Conn) {
+func idleOrCutOff(t *testing.T, r replica, primary *postgresemulator.Server, main *pgx.Conn) {
 	t.Helper()
 	var idle time.Time
 	current := func() bool {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -51,7 +52,7 @@ type rig struct{ store *bigtable.Store }
 
 func newRig(b *testing.B) *rig {
 	b.Helper()
-	server, err := emulators.Bigtable(b.Context(), nil)
+	server, err := bigtableemulator.Start(b.Context(), nil)
 	emulators.Require(b, err)
 	b.Cleanup(func() { _ = server.Close() })
 	table := server.NewTable()

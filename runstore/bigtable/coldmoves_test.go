@@ -10,6 +10,7 @@ import (
 	client "cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -36,10 +37,10 @@ func TestMoveIsCut(t *testing.T) {
 						}
 						relieve(t, other)
 					}
-					mine := func(c emulators.BigtableCall) bool {
+					mine := func(c bigtableemulator.Call) bool {
 						return c.Table == table.String() && c.Method == method && !isServed(c)
 					}
-					var cut *emulators.BigtableFault
+					var cut emulators.Fault
 					if harm == "refused" {
 						cut = server(t).Refuse(0, s.only(mine))
 					} else {
@@ -114,7 +115,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 			mover, s := openBare(t, table, cool), openBare(t, table)
 			hold(t, s, "run")
 			all := filled(t, s, 60)
-			isMove := func(c emulators.BigtableCall) bool {
+			isMove := func(c bigtableemulator.Call) bool {
 				return c.Table == table.String() && c.Method == writes && !isServed(c)
 			}
 			held := server(t).Hold(1, isMove)

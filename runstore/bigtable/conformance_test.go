@@ -7,6 +7,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 )
 
 func TestConformance(t *testing.T) {
@@ -25,7 +26,7 @@ var overTCP = []string{
 // TestConformanceOverTCP runs the suite against the emulator's program, in a process of
 // its own.
 func TestConformanceOverTCP(t *testing.T) {
-	own, err := emulators.Bigtable(t.Context(), &emulators.BigtableOptions{Tier: emulators.TierLocal})
+	own, err := bigtableemulator.Start(t.Context(), &bigtableemulator.Options{Tier: emulators.TierLocal})
 	emulators.Require(t, err)
 	t.Cleanup(func() {
 		if err := own.Close(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance/effort"
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 )
 
 // One commit every 200 ms costs two requests, the commit and a segment of the feed's log. What else
@@ -26,7 +26,7 @@ func TestRequestsOfASlowWriter(t *testing.T) {
 	l := keepLedger(t, table)
 	var mu sync.Mutex
 	kinds := map[string]int{} // by method, and the first byte of the row where there is one
-	watch := server(t).Watch(func(c emulators.BigtableCall) bool {
+	watch := server(t).Watch(func(c bigtableemulator.Call) bool {
 		if c.Table == table.String() && !isServed(c) {
 			mu.Lock()
 			kinds[fmt.Sprintf("%s %.1s", c.Method, c.Row)]++

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -30,7 +31,7 @@ const handleName = "tapestore-test-handle"
 var dyingHandles atomic.Int64
 
 // openDying opens a handle as openBare does, one that can die.
-func openDying(t testing.TB, table emulators.BigtableTable) dying {
+func openDying(t testing.TB, table bigtableemulator.TableName) dying {
 	t.Helper()
 	d := dying{name: fmt.Sprint(dyingHandles.Add(1))}
 	named := func(ctx context.Context) context.Context {
@@ -49,8 +50,8 @@ func openDying(t testing.TB, table emulators.BigtableTable) dying {
 }
 
 // only matches those of the RPCs that this handle sends.
-func (d dying) only(matches func(emulators.BigtableCall) bool) func(emulators.BigtableCall) bool {
-	return func(c emulators.BigtableCall) bool {
+func (d dying) only(matches func(bigtableemulator.Call) bool) func(bigtableemulator.Call) bool {
+	return func(c bigtableemulator.Call) bool {
 		names := c.Metadata.Get(handleName)
 		return len(names) == 1 && names[0] == d.name && matches(c)
 	}
@@ -58,7 +59,7 @@ func (d dying) only(matches func(emulators.BigtableCall) bool) func(emulators.Bi
 
 // dieAt runs do until the server refuses an RPC of this handle that matches, and returns
 // the error of do. All later RPCs that match are refused too, until the test ends.
-func (d dying) dieAt(t testing.TB, matches func(emulators.BigtableCall) bool, do func(ctx context.Context) error) error {
+func (d dying) dieAt(t testing.TB, matches func(bigtableemulator.Call) bool, do func(ctx context.Context) error) error {
 	t.Helper()
 	died := server(t).Refuse(0, d.only(matches))
 	t.Cleanup(died.Stop)
@@ -67,7 +68,7 @@ func (d dying) dieAt(t testing.TB, matches func(emulators.BigtableCall) bool, do
 
 // cutAt runs do with a context that ends once a fault was done to an RPC, and returns the
 // error of do.
-func cutAt(t testing.TB, fault *emulators.BigtableFault, do func(ctx context.Context) error) error {
+func cutAt(t testing.TB, fault emulators.Fault, do func(ctx context.Context) error) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -84,7 +85,7 @@ func cutAt(t testing.TB, fault *emulators.BigtableFault, do func(ctx context.Con
 }
 
 // dyingWrite has a process write what a commit needs before it, and die before that.
-func dyingWrite(t testing.TB, table emulators.BigtableTable, b runstore.Batch) {
+func dyingWrite(t testing.TB, table bigtableemulator.TableName, b runstore.Batch) {
 	t.Helper()
 	d := openDying(t, table)
 	err := d.dieAt(t, served(table, swaps), func(ctx context.Context) error {
@@ -97,7 +98,7 @@ func dyingWrite(t testing.TB, table emulators.BigtableTable, b runstore.Batch) {
 }
 
 // dyingCreation has a process write what a creation needs before it, and die before that.
-func dyingCreation(t testing.TB, table emulators.BigtableTable, spec runstore.RunSpec) {
+func dyingCreation(t testing.TB, table bigtableemulator.TableName, spec runstore.RunSpec) {
 	t.Helper()
 	d := openDying(t, table)
 	err := d.dieAt(t, served(table, swaps), func(ctx context.Context) error {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -79,7 +79,7 @@ func TestRaiseIsCut(t *testing.T) {
 				t.Fatal(err)
 			}
 			passed := !at.first
-			err := cut.dieAt(t, func(c emulators.BigtableCall) bool {
+			err := cut.dieAt(t, func(c bigtableemulator.Call) bool {
 				if c.Table != table.String() || c.Method != at.method || len(c.Row) == 0 || c.Row[0] != at.row {
 					return false
 				}
@@ -116,7 +116,7 @@ func TestRaiseIsCut(t *testing.T) {
 
 // move makes a table one that was restored from another's backup, or whose profile was
 // moved: what it says of where it is does not fit.
-func move(t testing.TB, table emulators.BigtableTable, tbl *client.Table) {
+func move(t testing.TB, table bigtableemulator.TableName, tbl *client.Table) {
 	t.Helper()
 	row := epochRow(t, tbl)
 	moved := bytes.Replace(row, []byte("/tables/"+table.Table), []byte("/tables/original"), 1)

@@ -7,7 +7,7 @@ import (
 	"log"
 	"time"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -16,7 +16,7 @@ import (
 // epoch. Every grant from before it is over.
 func ExampleStore_RaiseEpoch() {
 	ctx := context.Background()
-	emulator, err := emulators.Bigtable(ctx, nil) // leave it out, and Options.Emulator, for the service
+	emulator, err := bigtableemulator.Start(ctx, nil) // leave it out, and Options.Emulator, for the service
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	client "cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -146,8 +147,8 @@ func TestTwoWantOneSegment(t *testing.T) {
 }
 
 // onLog matches what creates a segment of the log.
-func onLog(table emulators.BigtableTable) func(emulators.BigtableCall) bool {
-	return func(c emulators.BigtableCall) bool {
+func onLog(table bigtableemulator.TableName) func(bigtableemulator.Call) bool {
+	return func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == swaps && len(c.Row) > 0 && c.Row[0] == 'l'
 	}
 }
@@ -161,10 +162,10 @@ func TestLogLosesMessages(t *testing.T) {
 			table := newTable(t)
 			s, other := openBare(t, table), openBare(t, table)
 			hold(t, other, "run")
-			told := func(c emulators.BigtableCall) bool { return c.Table == table.String() && c.Method == writes }
+			told := func(c bigtableemulator.Call) bool { return c.Table == table.String() && c.Method == writes }
 			for i := range 4 {
 				commit(t, other, signal("run", fmt.Sprint(i)))
-				var fault *emulators.BigtableFault
+				var fault emulators.Fault
 				switch harm {
 				case "request":
 					fault = server(t).Refuse(1, onLog(table))
@@ -229,7 +230,7 @@ func TestOldSegmentIsToldLate(t *testing.T) {
 	s, other := openBare(t, table), openBare(t, table)
 	hold(t, s, "run")
 	commit(t, s, signal("run", "first"))
-	telling := server(t).Hold(1, func(c emulators.BigtableCall) bool {
+	telling := server(t).Hold(1, func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == writes && len(c.Row) > 0 && c.Row[0] == 'r'
 	})
 	late := make(chan error, 1)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -34,7 +34,7 @@ func TestRowsOfALifeThatIsOver(t *testing.T) {
 					t.Fatal(err)
 				}
 				ctx, dies := context.WithCancel(t.Context())
-				held := server(t).Hold(0, func(c emulators.BigtableCall) bool {
+				held := server(t).Hold(0, func(c bigtableemulator.Call) bool {
 					return c.Table == table.String() && c.Method == writes && len(c.Row) > 0 && string(c.Row[:1]) == kind && isServed(c) == (kind == "d")
 				})
 				died := make(chan error, 1)

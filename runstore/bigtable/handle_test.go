@@ -16,13 +16,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 	"github.com/tapestore/tapestore/runstore/serving"
 )
 
 // newTable names a table of the test's own.
-func newTable(t testing.TB) emulators.BigtableTable {
+func newTable(t testing.TB) bigtableemulator.TableName {
 	t.Helper()
 	s := server(t)
 	table := s.NewTable()
@@ -36,7 +37,7 @@ func newTable(t testing.TB) emulators.BigtableTable {
 
 // tryOpen opens a handle on a table, adjusted by change. It does not log, its operations wait
 // for as long as a slow machine takes, and their RPCs carry [serving.Header].
-func tryOpen(t testing.TB, table emulators.BigtableTable, change ...func(*bigtable.Options)) (*bigtable.Store, error) {
+func tryOpen(t testing.TB, table bigtableemulator.TableName, change ...func(*bigtable.Options)) (*bigtable.Store, error) {
 	t.Helper()
 	opts := &bigtable.Options{
 		Project: table.Project, Instance: table.Instance, Table: table.Table, Emulator: server(t).Address(),
@@ -53,7 +54,7 @@ func tryOpen(t testing.TB, table emulators.BigtableTable, change ...func(*bigtab
 	return s, err
 }
 
-func open(t testing.TB, table emulators.BigtableTable, change ...func(*bigtable.Options)) *bigtable.Store {
+func open(t testing.TB, table bigtableemulator.TableName, change ...func(*bigtable.Options)) *bigtable.Store {
 	t.Helper()
 	s, err := tryOpen(t, table, change...)
 	if err != nil {
@@ -64,7 +65,7 @@ func open(t testing.TB, table emulators.BigtableTable, change ...func(*bigtable.
 
 // openBare opens a handle that does nothing in the background: what it leaves undone
 // is what a process leaves that dies.
-func openBare(t testing.TB, table emulators.BigtableTable, change ...func(*bigtable.Options)) *bigtable.Store {
+func openBare(t testing.TB, table bigtableemulator.TableName, change ...func(*bigtable.Options)) *bigtable.Store {
 	t.Helper()
 	var stopped atomic.Bool
 	refused := func(ctx context.Context) error {
@@ -103,7 +104,7 @@ func rawOptions(t testing.TB) []option.ClientOption {
 }
 
 // raw reads and writes a table beside the adapter.
-func raw(t testing.TB, table emulators.BigtableTable) *client.Table {
+func raw(t testing.TB, table bigtableemulator.TableName) *client.Table {
 	t.Helper()
 	config := client.ClientConfig{MetricsProvider: client.NoopMetricsProvider{}, DisableDynamicChannelPool: true, DisableConnectionRecycler: true,
 		DisableDirectAccess: true, DisableSession: true}
@@ -146,7 +147,7 @@ func await(t testing.TB, what string, holds func() bool) {
 }
 
 // met waits until a fault was done to n RPCs.
-func met(t testing.TB, f *emulators.BigtableFault, n int) {
+func met(t testing.TB, f emulators.Fault, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
@@ -156,11 +157,11 @@ func met(t testing.TB, f *emulators.BigtableFault, n int) {
 }
 
 // isServed reports whether an RPC serves an operation of a caller.
-func isServed(c emulators.BigtableCall) bool { return len(c.Metadata.Get(serving.Header)) > 0 }
+func isServed(c bigtableemulator.Call) bool { return len(c.Metadata.Get(serving.Header)) > 0 }
 
 // served matches the RPCs of a method that serve operations on a table.
-func served(table emulators.BigtableTable, method string) func(emulators.BigtableCall) bool {
-	return func(c emulators.BigtableCall) bool {
+func served(table bigtableemulator.TableName, method string) func(bigtableemulator.Call) bool {
+	return func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == method && isServed(c)
 	}
 }

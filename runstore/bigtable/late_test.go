@@ -84,7 +84,7 @@ func TestLostMessages(t *testing.T) {
 					table := newTable(t)
 					s := openBare(t, table)
 					lease := c.before(t, s)
-					var lost *emulators.BigtableFault
+					var lost emulators.Fault
 					switch harm {
 					case "request":
 						lost = server(t).Refuse(1, served(table, method))
@@ -131,7 +131,7 @@ func TestContextEndsInFlight(t *testing.T) {
 				table := newTable(t)
 				s := openBare(t, table)
 				lease := c.before(t, s)
-				var fault *emulators.BigtableFault
+				var fault emulators.Fault
 				if harm == "the reply lost" {
 					fault = server(t).DropReplies(0, served(table, swaps))
 				} else {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -84,7 +84,7 @@ func contend(t testing.TB, s, clock *bigtable.Store, holder runstore.Lease, end 
 }
 
 // stamp is when Bigtable itself stamped the last grant or renewal of "run".
-func stamp(t testing.TB, table emulators.BigtableTable) time.Time {
+func stamp(t testing.TB, table bigtableemulator.TableName) time.Time {
 	t.Helper()
 	row, err := raw(t, table).ReadRow(t.Context(), bigtable.RunKey("run"))
 	if err != nil {

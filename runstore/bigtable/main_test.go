@@ -10,13 +10,13 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 )
 
 // shared is the emulator of the tests of this package, started at first use.
 var shared struct {
 	once   sync.Once
-	server *emulators.BigtableServer
+	server *bigtableemulator.Server
 	err    error
 }
 
@@ -40,9 +40,9 @@ func TestMain(m *testing.M) {
 }
 
 // server returns the emulator that the tests of this package share.
-func server(t testing.TB) *emulators.BigtableServer {
+func server(t testing.TB) *bigtableemulator.Server {
 	t.Helper()
-	shared.once.Do(func() { shared.server, shared.err = emulators.Bigtable(context.Background(), nil) })
+	shared.once.Do(func() { shared.server, shared.err = bigtableemulator.Start(context.Background(), nil) })
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}

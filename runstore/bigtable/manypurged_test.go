@@ -7,7 +7,7 @@ import (
 
 	client "cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
@@ -29,7 +29,7 @@ func TestPurgedRowsAreDeletedByPages(t *testing.T) {
 	}
 	purge(t, other, lease)
 	deleted := 0
-	isDeletion := func(c emulators.BigtableCall) bool {
+	isDeletion := func(c bigtableemulator.Call) bool {
 		if c.Table != table.String() || c.Method != writes || isServed(c) || len(c.Row) == 0 || c.Row[0] != 's' {
 			return false
 		}

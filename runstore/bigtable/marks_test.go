@@ -4,23 +4,23 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
 // onMarks matches what deletes marks: writes that set one serve an operation.
-func onMarks(table emulators.BigtableTable) func(emulators.BigtableCall) bool {
-	return func(c emulators.BigtableCall) bool {
+func onMarks(table bigtableemulator.TableName) func(bigtableemulator.Call) bool {
+	return func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == writes && !isServed(c) && len(c.Row) > 0 && c.Row[0] == 'm'
 	}
 }
 
 // nthRevision matches the n-th conditional mutation of a run's row that serves no
 // operation, counted from 1.
-func nthRevision(table emulators.BigtableTable, n int) func(emulators.BigtableCall) bool {
+func nthRevision(table bigtableemulator.TableName, n int) func(bigtableemulator.Call) bool {
 	seen := 0
-	return func(c emulators.BigtableCall) bool {
+	return func(c bigtableemulator.Call) bool {
 		if c.Table != table.String() || c.Method != swaps || isServed(c) || len(c.Row) == 0 || c.Row[0] != 'r' {
 			return false
 		}
@@ -46,23 +46,23 @@ func idle(t testing.TB, s *bigtable.Store) {
 var lateDeletions = []struct {
 	name string
 	// before makes what the pass is for, and returns how many events the run has.
-	before func(t testing.TB, table emulators.BigtableTable, s *bigtable.Store) (events int)
-	held   func(table emulators.BigtableTable) func(emulators.BigtableCall) bool
+	before func(t testing.TB, table bigtableemulator.TableName, s *bigtable.Store) (events int)
+	held   func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool
 	pass   func(t testing.TB, s *bigtable.Store)
 }{
-	{"of an idle run", func(t testing.TB, _ emulators.BigtableTable, s *bigtable.Store) int { idle(t, s); return 1 }, onMarks, sweepIdle},
-	{"of an idle run, before it is settled", func(t testing.TB, _ emulators.BigtableTable, s *bigtable.Store) int { idle(t, s); return 1 },
-		func(table emulators.BigtableTable) func(emulators.BigtableCall) bool { return nthRevision(table, 1) }, sweepIdle},
-	{"of an idle run, before its head says so", func(t testing.TB, _ emulators.BigtableTable, s *bigtable.Store) int { idle(t, s); return 1 },
-		func(table emulators.BigtableTable) func(emulators.BigtableCall) bool { return nthRevision(table, 2) }, sweepIdle},
-	{"of a write that was never made", func(t testing.TB, table emulators.BigtableTable, s *bigtable.Store) int {
+	{"of an idle run", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 }, onMarks, sweepIdle},
+	{"of an idle run, before it is settled", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 },
+		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 1) }, sweepIdle},
+	{"of an idle run, before its head says so", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 },
+		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 2) }, sweepIdle},
+	{"of a write that was never made", func(t testing.TB, table bigtableemulator.TableName, s *bigtable.Store) int {
 		idle(t, s)
 		sweepIdle(t, s) // the next writes set marks
 		dyingWrite(t, table, heavy("run"))
 		commit(t, s, signal("run", "another"))
 		return 2
 	}, onMarks, func(t testing.TB, s *bigtable.Store) { bigtable.Sweep(t.Context(), s) }},
-	{"of a creation that was never made", func(t testing.TB, table emulators.BigtableTable, s *bigtable.Store) int {
+	{"of a creation that was never made", func(t testing.TB, table bigtableemulator.TableName, s *bigtable.Store) int {
 		dyingCreation(t, table, runstore.RunSpec{ID: "run"})
 		return 0
 	}, onMarks, func(t testing.TB, s *bigtable.Store) { _ = bigtable.Collect(t.Context(), s) }},

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -16,7 +16,7 @@ func TestNoMetadataByDefault(t *testing.T) {
 	table := newTable(t)
 	var mu sync.Mutex
 	seen, ours := 0, map[string]bool{}
-	all := server(t).Refuse(1, func(c emulators.BigtableCall) bool {
+	all := server(t).Refuse(1, func(c bigtableemulator.Call) bool {
 		if c.Table == table.String() {
 			mu.Lock()
 			defer mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
@@ -82,7 +82,7 @@ func TestPositionsAreWrittenInAnyOrder(t *testing.T) {
 	fill(t, s, lease, 1, 100)
 	// A handle puts the events into the log, and dies before it writes their positions back.
 	dead := openDying(t, table)
-	err := dead.dieAt(t, func(c emulators.BigtableCall) bool {
+	err := dead.dieAt(t, func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == writes && len(c.Row) > 0 && c.Row[0] == 'r'
 	}, func(ctx context.Context) error { return bigtable.Sequence(ctx, dead.Store, "run") })
 	if err == nil {

@@ -10,14 +10,14 @@ import (
 
 	client "cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
 // onPage matches what appends to a page of the log.
-func onPage(table emulators.BigtableTable) func(emulators.BigtableCall) bool {
-	return func(c emulators.BigtableCall) bool {
+func onPage(table bigtableemulator.TableName) func(bigtableemulator.Call) bool {
+	return func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == clock && len(c.Row) > 0 && c.Row[0] == 'l'
 	}
 }
@@ -34,7 +34,7 @@ func inPages(t testing.TB, handles []*bigtable.Store, turns int) {
 }
 
 // bareHandles opens handles without workers and creates one run for each.
-func bareHandles(t testing.TB, table emulators.BigtableTable, n int) (all []*bigtable.Store) {
+func bareHandles(t testing.TB, table bigtableemulator.TableName, n int) (all []*bigtable.Store) {
 	t.Helper()
 	for h := range n {
 		s := openBare(t, table)
@@ -54,7 +54,7 @@ func TestAppendsOfManyHandles(t *testing.T) {
 			handles := bareHandles(t, table, n)
 			inPages(t, handles, 1) // each handle learns where the log ends
 			appends, prunes, all := 0, 0, 0
-			watch := server(t).Watch(func(c emulators.BigtableCall) bool {
+			watch := server(t).Watch(func(c bigtableemulator.Call) bool {
 				if c.Table == table.String() && !isServed(c) {
 					all++
 					switch {

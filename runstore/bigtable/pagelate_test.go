@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
@@ -33,7 +33,7 @@ func TestPageIsFrozenTwice(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			held := server(t).Hold(1, func(c emulators.BigtableCall) bool {
+			held := server(t).Hold(1, func(c bigtableemulator.Call) bool {
 				return c.Table == table.String() && c.Method == swaps && len(c.Row) > 0 && c.Row[0] == 'l'
 			})
 			done := make(chan error, 1)
@@ -136,7 +136,7 @@ func TestSealOfALostHistory(t *testing.T) {
 	old, other := openBare(t, table, p.options), openBare(t, table)
 	lease := hold(t, other, "run")
 	fill(t, other, lease, 1, 200)
-	held := server(t).Hold(1, func(c emulators.BigtableCall) bool {
+	held := server(t).Hold(1, func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == writes && strings.HasPrefix(string(c.Row), "s")
 	})
 	var heir *bigtable.Store

@@ -8,15 +8,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
 // refuseRows has the rows of a kind refused, in requests that write several rows. The
 // other rows of these requests are written.
-func refuseRows(t testing.TB, table emulators.BigtableTable, times int, kind byte, code codes.Code) *emulators.BigtableFault {
+func refuseRows(t testing.TB, table bigtableemulator.TableName, times int, kind byte, code codes.Code) emulators.Fault {
 	t.Helper()
-	return server(t).RefuseRows(times, func(c emulators.BigtableCall) bool { return c.Table == table.String() && c.Method == writes },
+	return server(t).RefuseRows(times, func(c bigtableemulator.Call) bool { return c.Table == table.String() && c.Method == writes },
 		func(key []byte) error {
 			if key[0] == kind {
 				return status.Error(code, "refused by the test")
@@ -97,7 +98,7 @@ func TestSomeRunsLearnWhatTheFeedHas(t *testing.T) {
 		hold(t, s, id)
 		commit(t, s, signal(id, "first"))
 	}
-	fault := server(t).RefuseRows(0, func(c emulators.BigtableCall) bool { return c.Table == table.String() && c.Method == writes },
+	fault := server(t).RefuseRows(0, func(c bigtableemulator.Call) bool { return c.Table == table.String() && c.Method == writes },
 		func(key []byte) error {
 			if key[0] == 'r' && string(key[3:]) == "b" {
 				return status.Error(codes.PermissionDenied, "refused by the test")

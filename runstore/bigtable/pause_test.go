@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 	"github.com/tapestore/tapestore/runstore/serving"
@@ -18,10 +18,10 @@ import (
 // whilePaused runs an operation, named as the adapter names it, with its reads held from
 // the n-th on, counted from 0, while between happens. It reports whether the operation
 // made so many.
-func whilePaused(t testing.TB, table emulators.BigtableTable, op string, n int, do, between func()) bool {
+func whilePaused(t testing.TB, table bigtableemulator.TableName, op string, n int, do, between func()) bool {
 	t.Helper()
 	seen := 0
-	held := server(t).Hold(0, func(c emulators.BigtableCall) bool {
+	held := server(t).Hold(0, func(c bigtableemulator.Call) bool {
 		if c.Table != table.String() || c.Method != reads || !slices.Contains(c.Metadata.Get(serving.Header), op) {
 			return false
 		}

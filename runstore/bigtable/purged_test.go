@@ -9,20 +9,20 @@ import (
 
 	client "cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
 // stretch fills the feed of a new store with n segments of one event each, of a run that was
 // purged, and puts an event of another run behind them.
-func stretch(t testing.TB, table emulators.BigtableTable, n int) *bigtable.Store {
+func stretch(t testing.TB, table bigtableemulator.TableName, n int) *bigtable.Store {
 	t.Helper()
 	return stretchBehind(t, openBare(t, table), table, 0, n)
 }
 
 // stretchBehind is stretch for a store whose feed has segments already.
-func stretchBehind(t testing.TB, s *bigtable.Store, table emulators.BigtableTable, segments, n int) *bigtable.Store {
+func stretchBehind(t testing.TB, s *bigtable.Store, table bigtableemulator.TableName, segments, n int) *bigtable.Store {
 	t.Helper()
 	tbl := raw(t, table)
 	purge(t, s, hold(t, s, "gone"))
@@ -45,11 +45,11 @@ func stretchBehind(t testing.TB, s *bigtable.Store, table emulators.BigtableTabl
 }
 
 // countReads counts the requests that serve readers of the feed of a table, and has each done.
-func countReads(t testing.TB, table emulators.BigtableTable, each func(n int64)) *atomic.Int64 {
+func countReads(t testing.TB, table bigtableemulator.TableName, each func(n int64)) *atomic.Int64 {
 	t.Helper()
 	n := &atomic.Int64{}
 	isRead := served(table, "ReadRows")
-	server(t).Watch(func(c emulators.BigtableCall) bool {
+	server(t).Watch(func(c bigtableemulator.Call) bool {
 		if isRead(c) {
 			each(n.Add(1))
 		}

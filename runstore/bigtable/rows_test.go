@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -196,7 +196,7 @@ func TestRowsStaySmall(t *testing.T) {
 }
 
 func rowStaysSmall(t *testing.T, name string, write func(*testing.T, *bigtable.Store, runstore.Lease, func()) int,
-	open func(testing.TB, emulators.BigtableTable, ...func(*bigtable.Options)) *bigtable.Store,
+	open func(testing.TB, bigtableemulator.TableName, ...func(*bigtable.Options)) *bigtable.Store,
 ) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()

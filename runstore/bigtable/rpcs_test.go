@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -29,9 +29,9 @@ type ledger struct {
 	rest int // those that serve none
 }
 
-func keepLedger(t *testing.T, table emulators.BigtableTable) *ledger {
+func keepLedger(t *testing.T, table bigtableemulator.TableName) *ledger {
 	l := &ledger{}
-	watch := server(t).Watch(func(c emulators.BigtableCall) bool {
+	watch := server(t).Watch(func(c bigtableemulator.Call) bool {
 		if c.Table != table.String() {
 			return false
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -14,7 +14,7 @@ import (
 // crowd is a queue of many runs, spread over its shards, and one record that moves
 // between its ends.
 type crowd struct {
-	table         emulators.BigtableTable
+	table         bigtableemulator.TableName
 	s, scanner    *bigtable.Store
 	stayers       []runstore.RunID
 	first, last   time.Time

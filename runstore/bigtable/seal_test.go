@@ -9,6 +9,7 @@ import (
 	client "cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -160,8 +161,8 @@ func TestSealWaitsForNoFeed(t *testing.T) {
 }
 
 // byRest matches the RPCs of a method on a table that serve no operation.
-func byRest(table emulators.BigtableTable, method string) func(emulators.BigtableCall) bool {
-	return func(c emulators.BigtableCall) bool {
+func byRest(table bigtableemulator.TableName, method string) func(bigtableemulator.Call) bool {
+	return func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == method && !isServed(c) && len(c.Row) > 0 && (method != writes || c.Row[0] == 's')
 	}
 }
@@ -181,7 +182,7 @@ func TestSealIsCut(t *testing.T) {
 				if err := bigtable.Sequence(t.Context(), other, "run"); err != nil {
 					t.Fatal(err)
 				}
-				var cut *emulators.BigtableFault
+				var cut emulators.Fault
 				if harm == "refused" {
 					cut = server(t).Refuse(0, s.only(byRest(table, method)))
 				} else {

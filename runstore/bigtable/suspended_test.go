@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -77,7 +77,7 @@ type interrupted struct {
 	name string
 	// survives makes the history that the failover keeps, and loses goes on to the history that the
 	// work meets.
-	survives, loses func(t testing.TB, table emulators.BigtableTable)
+	survives, loses func(t testing.TB, table bigtableemulator.TableName)
 	// prepares has the handle know what it knows when the work begins, and may change the table. It
 	// may be nil.
 	prepares func(t testing.TB, s *bigtable.Store)
@@ -89,12 +89,12 @@ type interrupted struct {
 var interruptions = []interrupted{
 	{
 		name: "an idle run loses its mark",
-		survives: func(t testing.TB, table emulators.BigtableTable) {
+		survives: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			lease := hold(t, s, "run")
 			commit(t, s, appending(lease, "early"))
 		},
-		loses: func(t testing.TB, table emulators.BigtableTable) {
+		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			lease := takeOver(t, s, "run")
 			if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
@@ -113,12 +113,12 @@ var interruptions = []interrupted{
 	},
 	{
 		name: "segments of a run that was purged",
-		survives: func(t testing.TB, table emulators.BigtableTable) {
+		survives: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			fill(t, s, hold(t, s, "run"), 1, 200)
 			seal(t, s, "run")
 		},
-		loses: func(t testing.TB, table emulators.BigtableTable) {
+		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			purge(t, s, takeOver(t, s, "run"))
 		},
@@ -127,12 +127,12 @@ var interruptions = []interrupted{
 	},
 	{
 		name: "segments that gc finds",
-		survives: func(t testing.TB, table emulators.BigtableTable) {
+		survives: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			fill(t, s, hold(t, s, "run"), 1, 200)
 			seal(t, s, "run")
 		},
-		loses: func(t testing.TB, table emulators.BigtableTable) {
+		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			purge(t, s, takeOver(t, s, "run"))
 		},
@@ -141,12 +141,12 @@ var interruptions = []interrupted{
 	},
 	{
 		name: "a creation that was never made",
-		survives: func(t testing.TB, table emulators.BigtableTable) {
+		survives: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			lease := hold(t, s, "run")
 			commit(t, s, appending(lease, "early"))
 		},
-		loses: func(t testing.TB, table emulators.BigtableTable) {
+		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			deleteRows(t, raw(t, table), "r", func(string) bool { return true })
 		},
 		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.Collect(t.Context(), s) },
@@ -159,7 +159,7 @@ var interruptions = []interrupted{
 	{
 		name:     "a block of the feed's log",
 		survives: blockOfLog,
-		loses: func(t testing.TB, table emulators.BigtableTable) {
+		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			purge(t, s, takeOver(t, s, "run"))
 		},
@@ -172,12 +172,12 @@ var interruptions = []interrupted{
 	},
 	{
 		name: "a segment in a block that was removed",
-		survives: func(t testing.TB, table emulators.BigtableTable) {
+		survives: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			hold(t, s, "late")
 			blockOfLog(t, table)
 		},
-		loses: func(t testing.TB, table emulators.BigtableTable) {
+		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			purge(t, s, takeOver(t, s, "run"))
 			compact(t, s)
@@ -192,10 +192,10 @@ var interruptions = []interrupted{
 	},
 	{
 		name: "a page that is closed",
-		survives: func(t testing.TB, table emulators.BigtableTable) {
+		survives: func(t testing.TB, table bigtableemulator.TableName) {
 			inPages(t, bareHandles(t, table, 2), 3)
 		},
-		loses: func(t testing.TB, table emulators.BigtableTable) {
+		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			inPages(t, []*bigtable.Store{s}, 2)
 		},
@@ -209,10 +209,10 @@ var interruptions = []interrupted{
 	},
 	{
 		name: "an append that prunes",
-		survives: func(t testing.TB, table emulators.BigtableTable) {
+		survives: func(t testing.TB, table bigtableemulator.TableName) {
 			inPages(t, bareHandles(t, table, 1), 60)
 		},
-		loses: func(t testing.TB, table emulators.BigtableTable) {
+		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)
 			inPages(t, []*bigtable.Store{s}, 3)
 		},
@@ -221,7 +221,7 @@ var interruptions = []interrupted{
 }
 
 // blockOfLog fills more than a block of the feed's log with segments of one event each.
-func blockOfLog(t testing.TB, table emulators.BigtableTable) {
+func blockOfLog(t testing.TB, table bigtableemulator.TableName) {
 	t.Helper()
 	s := openBare(t, table)
 	hold(t, s, "run")

@@ -8,14 +8,14 @@ import (
 
 	client "cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
 func noCreate(o *bigtable.Options) { o.NoCreate = true }
 
-func admin(t testing.TB, table emulators.BigtableTable) *client.AdminClient {
+func admin(t testing.TB, table bigtableemulator.TableName) *client.AdminClient {
 	t.Helper()
 	a, err := client.NewAdminClient(t.Context(), table.Project, table.Instance, rawOptions(t)...)
 	if err != nil {

@@ -10,12 +10,13 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
 // openMeeting opens a handle that calls meet before each of its RPCs for an operation.
-func openMeeting(t *testing.T, table emulators.BigtableTable, meet func(method string)) *bigtable.Store {
+func openMeeting(t *testing.T, table bigtableemulator.TableName, meet func(method string)) *bigtable.Store {
 	t.Helper()
 	return openBare(t, table, func(o *bigtable.Options) {
 		o.DialOptions = append(o.DialOptions,
@@ -42,7 +43,7 @@ type busy struct {
 	over    chan struct{} // closed when it was refused
 }
 
-func newBusy(t *testing.T, table emulators.BigtableTable) *busy {
+func newBusy(t *testing.T, table bigtableemulator.TableName) *busy {
 	b := &busy{t: t, looks: make(chan struct{}, 100), over: make(chan struct{})}
 	b.s = openMeeting(t, table, func(method string) {
 		if method == reads {
@@ -200,7 +201,7 @@ func TestARequestForATurnComesLate(t *testing.T) {
 					holder.first()
 				}
 			})
-			var fault *emulators.BigtableFault
+			var fault emulators.Fault
 			switch harm {
 			case "request held":
 				fault = server(t).Hold(1, served(table, clock))

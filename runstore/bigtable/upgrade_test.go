@@ -14,7 +14,7 @@ import (
 
 	client "cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -23,7 +23,7 @@ import (
 // purged of epoch 1, and the run earlier, whose grant the epoch ended. Each had the grants
 // "first grant" and then "last grant", and under the first of them a batch with an event and
 // the record "record".
-func format2(t *testing.T) (emulators.BigtableTable, *client.Table) {
+func format2(t *testing.T) (bigtableemulator.TableName, *client.Table) {
 	t.Helper()
 	dump, err := os.ReadFile("testdata/format2.jsonl")
 	if err != nil {

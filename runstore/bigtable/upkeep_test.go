@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
 // requestsOf returns the number of background requests that do causes.
-func requestsOf(t testing.TB, table emulators.BigtableTable, do func()) (all int) {
+func requestsOf(t testing.TB, table bigtableemulator.TableName, do func()) (all int) {
 	t.Helper()
-	watch := server(t).Watch(func(c emulators.BigtableCall) bool {
+	watch := server(t).Watch(func(c bigtableemulator.Call) bool {
 		if c.Table == table.String() && !isServed(c) {
 			all++
 		}
@@ -85,7 +85,7 @@ func TestPassesDelayNothing(t *testing.T) {
 	table := newTable(t)
 	s := open(t, table)
 	lease := hold(t, s, "run")
-	held := server(t).Hold(0, func(c emulators.BigtableCall) bool {
+	held := server(t).Hold(0, func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Row != nil && c.Method == swaps && c.Row[0] == 'w'
 	})
 	met(t, held, 1)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/emulators"
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -124,7 +125,7 @@ func TestOpenByURL(t *testing.T) {
 // A service that is not there is given up after the retry timeout, or with the context.
 func TestNobodyAnswers(t *testing.T) {
 	t.Parallel()
-	s, err := emulators.Bigtable(t.Context(), &emulators.BigtableOptions{Tier: emulators.TierEmulator})
+	s, err := bigtableemulator.Start(t.Context(), &bigtableemulator.Options{Tier: emulators.TierEmulator})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -92,7 +93,7 @@ type rig struct {
 
 func newRig(b *testing.B) *rig {
 	b.Helper()
-	server, err := emulators.Postgres(b.Context(), &emulators.PostgresOptions{Durable: true})
+	server, err := postgresemulator.Start(b.Context(), &postgresemulator.Options{Durable: true})
 	emulators.Require(b, err)
 	b.Cleanup(func() { _ = server.Close() })
 	db, err := server.NewDatabase(b.Context(), "")

@@ -11,14 +11,15 @@ import (
 	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 )
 
 func TestMain(m *testing.M) {
 	conformance.RunChild() // before a server is started that the child does not need
-	_, err := emulators.Shared(context.Background())
+	_, err := postgresemulator.Shared(context.Background())
 	emulators.SkipExamples(err)
 	code := m.Run()
-	if err := emulators.CloseShared(); err != nil {
+	if err := postgresemulator.CloseShared(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
@@ -26,9 +27,9 @@ func TestMain(m *testing.M) {
 }
 
 // server returns the server that the tests of this package share.
-func server(t testing.TB) *emulators.PostgresServer {
+func server(t testing.TB) *postgresemulator.Server {
 	t.Helper()
-	s, err := emulators.Shared(context.Background())
+	s, err := postgresemulator.Shared(context.Background())
 	emulators.Require(t, err)
 	return s
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -24,12 +25,12 @@ func database(t testing.TB) string {
 }
 
 // ownServer starts a server of the test's own.
-func ownServer(t *testing.T, opts *emulators.PostgresOptions) *emulators.PostgresServer {
+func ownServer(t *testing.T, opts *postgresemulator.Options) *postgresemulator.Server {
 	t.Helper()
 	if e := server(t).Engine(); e.Tier != emulators.TierLocal {
 		t.Skipf("not applicable: only a private server can be stopped and copied, and this is a %s", e.Tier)
 	}
-	s, err := emulators.Postgres(t.Context(), opts)
+	s, err := postgresemulator.Start(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}

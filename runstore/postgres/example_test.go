@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -16,7 +16,7 @@ import (
 // A standby waits for a release without polling: the server notifies it.
 func ExampleStore_RunWakeups() {
 	ctx := context.Background()
-	server, err := emulators.Shared(ctx) // a PostgreSQL of this machine; in production, your own
+	server, err := postgresemulator.Shared(ctx) // a PostgreSQL of this machine; in production, your own
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance/link"
-	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -58,7 +58,7 @@ func raisedOnce(t *testing.T, s *postgres.Store, old runstore.Lease, last runsto
 func TestPromotedCopy(t *testing.T) {
 	t.Parallel()
 	a, b := filepath.Join(directory(t), "a"), filepath.Join(directory(t), "b")
-	original := ownServer(t, &emulators.PostgresOptions{Dir: a})
+	original := ownServer(t, &postgresemulator.Options{Dir: a})
 	db, err := original.NewDatabase(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestPromotedCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	copyData(t, a, b)
-	standby := ownServer(t, &emulators.PostgresOptions{Dir: b})
+	standby := ownServer(t, &postgresemulator.Options{Dir: b})
 	address := at(t, db.URL, standby.Address())
 
 	_, err = tryOpen(t, with(address, "retry_timeout=50ms"))
@@ -103,7 +103,7 @@ func TestPromotedCopy(t *testing.T) {
 func TestLiveHandleMeetsAPromotedCopy(t *testing.T) {
 	t.Parallel()
 	a, b := filepath.Join(directory(t), "a"), filepath.Join(directory(t), "b")
-	original := ownServer(t, &emulators.PostgresOptions{Dir: a})
+	original := ownServer(t, &postgresemulator.Options{Dir: a})
 	db, err := original.NewDatabase(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestLiveHandleMeetsAPromotedCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	copyData(t, a, b)
-	standby := ownServer(t, &emulators.PostgresOptions{Dir: b})
+	standby := ownServer(t, &postgresemulator.Options{Dir: b})
 	network.Retarget(standby.Address())
 	// It waits while its server is a standby.
 	refusal := make(chan error, 1)

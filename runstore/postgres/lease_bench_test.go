@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -55,7 +56,7 @@ func BenchmarkLease(b *testing.B) {
 // BenchmarkScanLeases is a page of 20 runnable runs, of a store with 100 live leases beside them and of
 // one with 100,000, in turn.
 func BenchmarkScanLeases(b *testing.B) {
-	server, err := emulators.Postgres(b.Context(), nil)
+	server, err := postgresemulator.Start(b.Context(), nil)
 	emulators.Require(b, err)
 	b.Cleanup(func() { _ = server.Close() })
 	scan := func(leases int) func(int) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/conformance/engines"
-	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -64,7 +64,7 @@ func TestLeastPrivilege(t *testing.T) {
 	if err := owner.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	newDatabase := func(t conformance.T) emulators.Database {
+	newDatabase := func(t conformance.T) postgresemulator.Database {
 		db, err := host.NewDatabase(t.Context(), base.Name)
 		if err != nil {
 			t.Fatalf("create a database: %v", err)
@@ -76,7 +76,7 @@ func TestLeastPrivilege(t *testing.T) {
 		})
 		return db
 	}
-	asApp := func(db emulators.Database) string { return with(db.URL, "user="+app, "migrate=no") }
+	asApp := func(db postgresemulator.Database) string { return with(db.URL, "user="+app, "migrate=no") }
 
 	t.Run("schema", func(t *testing.T) {
 		conn := connect(t, with(newDatabase(t).URL, "user="+app))

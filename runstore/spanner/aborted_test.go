@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -25,7 +25,7 @@ func TestEachRPCAborted(t *testing.T) {
 				n := named(nth)
 				lease := c.before(t, s, n)
 				seen := 0 // the gate's lock guards it
-				aborted := p.server.Abort(1, func(call emulators.SpannerCall) bool {
+				aborted := p.server.Abort(1, func(call spanneremulator.Call) bool {
 					if p.served("")(call) {
 						seen++
 					}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/serving"
 	"github.com/tapestore/tapestore/runstore/spanner"
@@ -154,12 +155,12 @@ func TestContextEndsInFlight(t *testing.T) {
 			_, wantShape := unharmed(t, s, c, named(0))
 			for j, harm := range []struct {
 				name, method string
-				do           func(*emulators.SpannerServer, int, func(emulators.SpannerCall) bool) *emulators.SpannerFault
+				do           func(*spanneremulator.Server, int, func(spanneremulator.Call) bool) emulators.Fault
 				want         error
 			}{
-				{"the commit held", commits, (*emulators.SpannerServer).Hold, runstore.ErrUnknownOutcome},
-				{"the answer swallowed", commits, (*emulators.SpannerServer).SwallowReplies, runstore.ErrUnknownOutcome},
-				{"the read held", sql, (*emulators.SpannerServer).Hold, runstore.ErrUnavailable},
+				{"the commit held", commits, (*spanneremulator.Server).Hold, runstore.ErrUnknownOutcome},
+				{"the answer swallowed", commits, (*spanneremulator.Server).SwallowReplies, runstore.ErrUnknownOutcome},
+				{"the read held", sql, (*spanneremulator.Server).Hold, runstore.ErrUnavailable},
 			} {
 				n := named(1 + j)
 				lease := c.before(t, s, n)
@@ -198,7 +199,7 @@ func TestContextEndsWhileARefusalIsEnded(t *testing.T) {
 	s := open(t, p)
 	lease := hold(t, s, "run")
 	takeOver(t, s, "run")
-	held := p.server.Hold(0, func(c emulators.SpannerCall) bool { return c.Database == p.String() && c.Method == rollback })
+	held := p.server.Hold(0, func(c spanneremulator.Call) bool { return c.Database == p.String() && c.Method == rollback })
 	defer held.Stop()
 	ctx, cancel := context.WithCancel(t.Context())
 	given := make(chan error, 1)

@@ -6,7 +6,7 @@ import (
 	"log"
 	"time"
 
-	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -15,7 +15,7 @@ import (
 // other run's balance must be unchanged. Both batches are applied or neither.
 func ExampleStore_CommitMulti() {
 	ctx := context.Background()
-	emulator, err := emulators.Spanner(ctx, nil) // leave it out, and Options.Emulator, for the service
+	emulator, err := spanneremulator.Start(ctx, nil) // leave it out, and Options.Emulator, for the service
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/api/iterator"
 
 	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/serving"
 	"github.com/tapestore/tapestore/runstore/spanner"
@@ -17,8 +18,8 @@ import (
 
 // place is a database of a test's own, and the emulator that holds it.
 type testDatabase struct {
-	emulators.SpannerDatabase
-	server *emulators.SpannerServer
+	spanneremulator.DatabaseName
+	server *spanneremulator.Server
 }
 
 // newDatabase makes an empty database.
@@ -92,7 +93,7 @@ func count(t testing.TB, c *client.Client, query string) (n int64) {
 }
 
 // met waits until a fault was done to n RPCs.
-func met(t testing.TB, f *emulators.SpannerFault, n int) {
+func met(t testing.TB, f emulators.Fault, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
@@ -103,8 +104,8 @@ func met(t testing.TB, f *emulators.SpannerFault, n int) {
 
 // served matches the RPCs of a method that serve operations on the database; those of
 // all methods, if it is empty.
-func (p testDatabase) served(method string) func(emulators.SpannerCall) bool {
-	return func(c emulators.SpannerCall) bool {
+func (p testDatabase) served(method string) func(spanneremulator.Call) bool {
+	return func(c spanneremulator.Call) bool {
 		return c.Database == p.String() && (method == "" || c.Method == method) && len(c.Metadata.Get(serving.Header)) > 0
 	}
 }

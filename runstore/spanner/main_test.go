@@ -10,6 +10,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 )
 
 func TestMain(m *testing.M) {
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	probability := fair
-	s, err := emulators.Spanner(context.Background(), &emulators.SpannerOptions{AbortProbability: &probability})
+	s, err := spanneremulator.Start(context.Background(), &spanneremulator.Options{AbortProbability: &probability})
 	emulators.SkipExamples(err)
 	if err == nil {
 		started[fair] = s
@@ -39,18 +40,18 @@ func TestMain(m *testing.M) {
 // The package's emulators are shared: each test has a database.
 var (
 	starting sync.Mutex
-	started  = map[int]*emulators.SpannerServer{}
+	started  = map[int]*spanneremulator.Server{}
 )
 
 // server returns the emulator with an abort probability.
-func server(t testing.TB, aborts int) *emulators.SpannerServer {
+func server(t testing.TB, aborts int) *spanneremulator.Server {
 	t.Helper()
 	starting.Lock()
 	defer starting.Unlock()
 	if s := started[aborts]; s != nil {
 		return s
 	}
-	s, err := emulators.Spanner(context.Background(), &emulators.SpannerOptions{AbortProbability: &aborts})
+	s, err := spanneremulator.Start(context.Background(), &spanneremulator.Options{AbortProbability: &aborts})
 	emulators.Require(t, err)
 	started[aborts] = s
 	return s

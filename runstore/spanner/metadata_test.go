@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
-	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -18,7 +18,7 @@ func TestNoMetadataByDefault(t *testing.T) {
 	p := newDatabase(t, fair)
 	var mu sync.Mutex
 	seen, ours := 0, map[string]bool{}
-	all := p.server.Refuse(1, codes.Internal, func(c emulators.SpannerCall) bool {
+	all := p.server.Refuse(1, codes.Internal, func(c spanneremulator.Call) bool {
 		if c.Database == p.String() {
 			mu.Lock()
 			defer mu.Unlock()

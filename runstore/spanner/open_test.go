@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -28,7 +28,7 @@ func noCreate(o *spanner.Options) { o.NoCreate = true }
 func TestOpenCreates(t *testing.T) {
 	t.Parallel()
 	s := server(t, fair)
-	for _, missing := range []emulators.SpannerDatabase{
+	for _, missing := range []spanneremulator.DatabaseName{
 		{Project: "new", Instance: "new-instance", Database: "first"}, {Project: "new", Instance: "new-instance", Database: "second"},
 	} {
 		p := testDatabase{missing, s}
@@ -42,7 +42,7 @@ func TestOpenCreates(t *testing.T) {
 			t.Error(err)
 		}
 		hold(t, open(t, p, noCreate), "second run")
-		if err := s.Drop(t.Context(), p.SpannerDatabase); err != nil {
+		if err := s.Drop(t.Context(), p.DatabaseName); err != nil {
 			t.Error(err)
 		}
 	}
@@ -231,7 +231,7 @@ func TestRaiseIsFinished(t *testing.T) {
 	s := open(t, p)
 	hold(t, s, "run")
 	restore(t, p)
-	cut := p.server.Refuse(0, codes.PermissionDenied, func(c emulators.SpannerCall) bool {
+	cut := p.server.Refuse(0, codes.PermissionDenied, func(c spanneremulator.Call) bool {
 		begin, ok := c.Request.(*spannerpb.BeginTransactionRequest)
 		return ok && c.Database == p.String() && begin.GetOptions().GetPartitionedDml() != nil
 	})

@@ -10,7 +10,7 @@ import (
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 
 	"github.com/tapestore/tapestore/conformance/effort"
-	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -78,7 +78,7 @@ func TestPurgeIsFinished(t *testing.T) {
 	b.Put("key", []byte("value"), runstore.Place{Index: "queue", At: runstore.After(0)})
 	b.Runnable = runstore.After(0)
 	commit(t, s, b)
-	cut := p.server.Refuse(0, codes.PermissionDenied, func(c emulators.SpannerCall) bool {
+	cut := p.server.Refuse(0, codes.PermissionDenied, func(c spanneremulator.Call) bool {
 		r, ok := c.Request.(*spannerpb.ReadRequest)
 		return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-purging"
 	})
@@ -126,7 +126,7 @@ func TestPurgeGoesOn(t *testing.T) {
 		commit(t, s, b)
 	}
 	commits, seen := p.served(commits), 0
-	cut := p.server.Refuse(1, codes.PermissionDenied, func(call emulators.SpannerCall) bool {
+	cut := p.server.Refuse(1, codes.PermissionDenied, func(call spanneremulator.Call) bool {
 		if commits(call) {
 			seen++
 		}

@@ -8,7 +8,7 @@ import (
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc/codes"
 
-	"github.com/tapestore/tapestore/emulators"
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -178,7 +178,7 @@ func TestScanWithoutMoves(t *testing.T) {
 	p := newDatabase(t, fair)
 	s := open(t, p)
 	renewed(t, s, 4)
-	moves := func(c emulators.SpannerCall) bool {
+	moves := func(c spanneremulator.Call) bool {
 		r, ok := c.Request.(*spannerpb.ReadRequest)
 		return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-places"
 	}

@@ -22,7 +22,7 @@ import (
 	"go.temporal.io/server/schema"
 
 	"github.com/tapestore/tapestore/bench/engines"
-	"github.com/tapestore/tapestore/emulators"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 )
 
 const (
@@ -44,7 +44,7 @@ type database struct {
 }
 
 // openDatabase creates a database on the server, with Temporal's schema and stores.
-func openDatabase(ctx context.Context, server *emulators.PostgresServer) (_ *database, err error) {
+func openDatabase(ctx context.Context, server *postgresemulator.Server) (_ *database, err error) {
 	made, err := server.NewDatabase(ctx, "")
 	if err != nil {
 		return nil, err

@@ -1,0 +1,124 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// lockName is the file in an engine's directory that the owning process keeps locked. The kernel
+// unlocks it when the owner ends, in whatever way.
+const lockName = "owner.lock"
+
+// WorkDir is the directory of a private engine.
+type WorkDir struct {
+	Path      string
+	Lock      *os.File
+	Temporary bool // removed by Close
+}
+
+// NewWorkDir creates a temporary directory in root whose name begins with prefix. Other users may
+// pass through it, because the engine may run as one.
+func NewWorkDir(root, prefix string) (*WorkDir, error) {
+	for range 10 {
+		path, err := os.MkdirTemp(root, prefix)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.Chmod(path, 0o711); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(path))
+		}
+		lock, err := lockDir(path)
+		if errors.Is(err, errLocked) || errors.Is(err, os.ErrNotExist) {
+			continue // another process took it for abandoned and removes it
+		}
+		if err != nil {
+			return nil, errors.Join(err, os.RemoveAll(path))
+		}
+		return &WorkDir{Path: path, Lock: lock, Temporary: true}, nil
+	}
+	return nil, fmt.Errorf("no directory %s* of ours in %s stays", prefix, root)
+}
+
+// OpenWorkDir opens a directory that is to be kept, and creates it if it is missing.
+func OpenWorkDir(path string) (*WorkDir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(path, 0o711); err != nil {
+		return nil, err
+	}
+	if path, err = filepath.EvalSymlinks(path); err != nil { // as /proc and ps show it
+		return nil, err
+	}
+	lock, err := lockDir(path)
+	if errors.Is(err, errLocked) {
+		return nil, fmt.Errorf("%s is in use by another process", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &WorkDir{Path: path, Lock: lock}, nil
+}
+
+// Close unlocks the directory, and removes it if it is temporary.
+func (d *WorkDir) Close() error {
+	var err error
+	if d.Temporary {
+		err = os.RemoveAll(d.Path)
+	}
+	return errors.Join(err, d.Lock.Close())
+}
+
+// errLocked reports that the process that owns a directory is alive.
+var errLocked = errors.New("locked by its owner")
+
+// lockDir locks a directory by its lock file. It fails with errLocked if another owner has the
+// lock, and with os.ErrNotExist if the directory was removed meanwhile.
+func lockDir(path string) (*os.File, error) {
+	name := filepath.Join(path, lockName)
+	lock, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := lockFile(lock); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	// Between opening and locking, another process may have removed the file: then the
+	// locked file is no longer the one that others see.
+	ours, err := lock.Stat()
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	theirs, err := os.Stat(name)
+	if err == nil && !os.SameFile(ours, theirs) {
+		err = os.ErrNotExist
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
+}
+
+// SweepWorkDirs removes the temporary directories in root with a prefix whose owner has died; end
+// kills what still runs in one. It touches only directories of our own user, because any user may
+// use such a name. What cannot be removed is left for the next time; nothing depends on it.
+func SweepWorkDirs(root, prefix string, end func(dir string) error) {
+	paths, _ := filepath.Glob(filepath.Join(root, prefix+"*"))
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		if err != nil || !info.IsDir() || !isOurs(info) {
+			continue
+		}
+		lock, err := lockDir(path)
+		if err != nil {
+			continue
+		}
+		if end(path) == nil {
+			_ = os.RemoveAll(path)
+		}
+		_ = lock.Close()
+	}
+}
