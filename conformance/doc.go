@@ -32,6 +32,6 @@
 // that was not read. Package runstore/localclock separates such a clock from the measuring of
 // durations.
 //
-// Package conformance/gallery holds faulty stores that each break one rule on purpose; a test
+// Package conformance/faultystores holds faulty stores that each break one rule on purpose; a test
 // proves that a named case catches each of them.
 package conformance

@@ -119,7 +119,7 @@ type Network struct {
 // Faults injects faults into the connections of a network. Unless a method says otherwise, a fault
 // affects open and future connections, and lasts until Reset. The bytes that a handle sends on a
 // connection in one go are a request; the bytes that it receives in one go are an answer. The types
-// Link and RPC of package conformance/link implement Faults.
+// Link and RPC of package conformance/faultynetwork implement Faults.
 type Faults interface {
 	// Delay delays every request and every answer by d.
 	Delay(d time.Duration)

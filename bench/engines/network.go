@@ -15,7 +15,7 @@ import (
 
 	"github.com/tapestore/tapestore/bench"
 	suite "github.com/tapestore/tapestore/conformance/engines"
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/conformance/faultynetwork"
 	alloydbemulator "github.com/tapestore/tapestore/emulators/alloydb"
 	"github.com/tapestore/tapestore/internal/grpcproxy"
 	"github.com/tapestore/tapestore/runstore"
@@ -140,7 +140,7 @@ func emulatorNetwork(storeURL string) func(ctx context.Context) (bench.Network, 
 // AlloyDB's proxy. The traffic is TLS, so requests are not counted.
 func alloydbNetwork(server *alloydbemulator.Server, opts *alloydb.Options) func(ctx context.Context) (bench.Network, error) {
 	return func(ctx context.Context) (bench.Network, error) {
-		way, err := link.New(ctx, "127.0.0.1:1") // a dial names the server
+		way, err := faultynetwork.New(ctx, "127.0.0.1:1") // a dial names the server
 		if err != nil {
 			return bench.Network{}, err
 		}

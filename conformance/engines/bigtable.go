@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/conformance/faultynetwork"
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
@@ -105,9 +105,9 @@ func openBigtable(ctx context.Context, address string, clock func() time.Time) (
 }
 
 // newRPCLink returns a proxy with faults in front of a gRPC server at host:port.
-func newRPCLink(t conformance.T, target string) *link.RPC {
+func newRPCLink(t conformance.T, target string) *faultynetwork.RPC {
 	t.Helper()
-	network, err := link.NewRPC(t.Context(), target, &link.RPCOptions{Only: serving.Header})
+	network, err := faultynetwork.NewRPC(t.Context(), target, &faultynetwork.RPCOptions{Only: serving.Header})
 	if err != nil {
 		t.Fatalf("a network to harm: %v", err)
 	}

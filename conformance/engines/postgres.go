@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/conformance/faultynetwork"
 	"github.com/tapestore/tapestore/emulators"
 	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
@@ -165,9 +165,9 @@ func (p pgStore) link(t conformance.T) conformance.Network {
 }
 
 // newLink returns a proxy with faults in front of host:port.
-func newLink(t conformance.T, target string) *link.Link {
+func newLink(t conformance.T, target string) *faultynetwork.Link {
 	t.Helper()
-	network, err := link.New(t.Context(), target)
+	network, err := faultynetwork.New(t.Context(), target)
 	if err != nil {
 		t.Fatalf("a network to harm: %v", err)
 	}

@@ -4,12 +4,12 @@ import (
 	"context"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/conformance/faultynetwork"
 	"github.com/tapestore/tapestore/runstore"
 )
 
 var (
-	_ conformance.Faults = (*link.Link)(nil)
+	_ conformance.Faults = (*faultynetwork.Link)(nil)
 	_ conformance.Server = (*server)(nil)
 )
 
@@ -42,7 +42,7 @@ func Harness(f Flaws) conformance.Harness {
 			AdvanceClock: s.store.Advance,
 			BlockWriters: func(conformance.T) (func(ctx context.Context, n int) error, func()) { return s.store.Stall() },
 			Network: func(t conformance.T) conformance.Network {
-				l, err := link.New(t.Context(), s.address)
+				l, err := faultynetwork.New(t.Context(), s.address)
 				if err != nil {
 					t.Fatalf("link: %v", err)
 				}

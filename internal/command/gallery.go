@@ -9,13 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tapestore/tapestore/conformance/gallery"
+	"github.com/tapestore/tapestore/conformance/faultystores"
 )
 
 // showGallery prints one line for each broken store. The stores are checked concurrently, because
 // some cases wait for time to pass.
 func showGallery(cmd *cobra.Command) error {
-	stores := gallery.Stores()
+	stores := faultystores.All()
 	lines := make([]string, len(stores))
 	var missed atomic.Int32
 	var wg sync.WaitGroup
@@ -24,7 +24,7 @@ func showGallery(cmd *cobra.Command) error {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			caught, err := gallery.Check(cmd.Context(), b)
+			caught, err := faultystores.Check(cmd.Context(), b)
 			lines[i] = fmt.Sprintf("%s\tcaught by\t%s\n", b.Name, caught)
 			if err != nil {
 				missed.Add(1)

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/gallery"
+	"github.com/tapestore/tapestore/conformance/faultystores"
 	"github.com/tapestore/tapestore/conformance/protocol"
 	"github.com/tapestore/tapestore/conformance/protocol/faultyservers"
 )
@@ -189,7 +189,7 @@ func isCase(t *testing.T) func(string) bool {
 
 func isFaultyStore(*testing.T) func(string) bool {
 	names := map[string]bool{}
-	for _, s := range gallery.Stores() {
+	for _, s := range faultystores.All() {
 		names[s.Name] = true
 	}
 	for _, s := range faultyservers.Servers() {

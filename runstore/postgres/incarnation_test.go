@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/conformance/faultynetwork"
 	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
@@ -108,7 +108,7 @@ func TestLiveHandleMeetsAPromotedCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	network, err := link.New(t.Context(), original.Address())
+	network, err := faultynetwork.New(t.Context(), original.Address())
 	if err != nil {
 		t.Fatal(err)
 	}

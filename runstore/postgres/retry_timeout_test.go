@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/conformance/effort"
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/conformance/faultynetwork"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -114,7 +114,7 @@ func TestRaisingTheEpochMayTakeLongerThanConnecting(t *testing.T) {
 func TestSilentServerDoesNotHoldCallersForEver(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	network, err := link.New(t.Context(), server(t).Address())
+	network, err := faultynetwork.New(t.Context(), server(t).Address())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 )
 
 // Hub holds the waiters of one store. All hubs of a process with the same key share their waiters.
+// The zero Hub wakes nobody.
 type Hub struct{ key any }
 
 // Of returns the hub of a store. The comparable key identifies the store within the process: all
@@ -99,7 +100,7 @@ func (h Hub) AfterRaise(err *error) {
 
 // Wake wakes the waiters of runs after a write of the kind on. A release counts as a write too.
 func (h Hub) Wake(on runstore.WakeOn, runs ...runstore.RunID) {
-	if waiterCount.Load() == 0 {
+	if h.key == nil || waiterCount.Load() == 0 {
 		return
 	}
 	mu.RLock()
@@ -116,6 +117,9 @@ func (h Hub) Wake(on runstore.WakeOn, runs ...runstore.RunID) {
 // WakeEach wakes the waiters for which chosen returns true, given the waiter's run and the kind of
 // write that it waits for.
 func (h Hub) WakeEach(chosen func(id runstore.RunID, on runstore.WakeOn) bool) {
+	if h.key == nil {
+		return
+	}
 	mu.RLock()
 	defer mu.RUnlock()
 	for id, waiting := range stores[h.key] {

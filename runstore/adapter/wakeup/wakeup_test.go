@@ -68,3 +68,14 @@ func TestWaitingEnds(t *testing.T) {
 		}
 	})
 }
+
+func TestTheZeroHubWakesNobody(t *testing.T) {
+	t.Parallel()
+	var h wakeup.Hub
+	ch := h.Add(t.Context(), "run", runstore.OnWrite)
+	h.Wake(runstore.OnRelease, "run")
+	h.AfterRaise(new(error))
+	if wakeup.Take(ch) {
+		t.Error("a waiter of the zero hub was woken")
+	}
+}

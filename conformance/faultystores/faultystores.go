@@ -1,8 +1,8 @@
-// Package gallery holds faulty stores. Each is the reference store behind a wrapper, or behind a
+// Package faultystores holds faulty stores. Each is the reference store behind a wrapper, or behind a
 // network, that breaks one rule of the contract in a way that adapters break it in practice. Each
 // names the case of the conformance suite that must catch it: a suite that passes one of these
 // stores proves nothing about other stores.
-package gallery
+package faultystores
 
 import (
 	"context"
@@ -24,8 +24,8 @@ type Broken struct {
 	Open func() conformance.Harness
 }
 
-// Stores returns all faulty stores, beginning with those that break the fence and the lease.
-func Stores() []Broken {
+// All returns all faulty stores, beginning with those that break the fence and the lease.
+func All() []Broken {
 	var all []Broken
 	for _, group := range [][]faultyStore{fenceStores(), leaseStores(), grantStores(), tokenStores(), progressStores(), runnableStores(), notifyStores(), batchStores(), readStores(), replicaStores(), inputStores(), stepStores()} {
 		for _, x := range group {

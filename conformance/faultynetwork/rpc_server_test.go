@@ -1,4 +1,4 @@
-package link_test
+package faultynetwork_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/conformance/faultynetwork"
 	"github.com/tapestore/tapestore/internal/grpcproxy"
 )
 
@@ -111,9 +111,9 @@ func (s *teller) talk(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-func newRPC(t *testing.T, s *teller, opts *link.RPCOptions) *link.RPC {
+func newRPC(t *testing.T, s *teller, opts *faultynetwork.RPCOptions) *faultynetwork.RPC {
 	t.Helper()
-	l, err := link.NewRPC(t.Context(), s.addr, opts)
+	l, err := faultynetwork.NewRPC(t.Context(), s.addr, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ type client struct {
 	conn *grpc.ClientConn
 }
 
-func newClient(t *testing.T, l *link.RPC) client {
+func newClient(t *testing.T, l *faultynetwork.RPC) client {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+l.Address(), append(grpcproxy.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {

@@ -1,4 +1,4 @@
-package gallery
+package faultystores
 
 import (
 	"github.com/tapestore/tapestore/conformance"

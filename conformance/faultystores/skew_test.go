@@ -1,4 +1,4 @@
-package gallery_test
+package faultystores_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/gallery"
+	"github.com/tapestore/tapestore/conformance/faultystores"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -16,7 +16,7 @@ import (
 func TestIgnoredClockIsNoticed(t *testing.T) {
 	t.Parallel()
 	changed := func(change func(i *conformance.Instance)) conformance.Harness {
-		h := gallery.Unbroken()
+		h := faultystores.Unbroken()
 		sound := h.New
 		h.New = func(t conformance.T) conformance.Instance {
 			i := sound(t)

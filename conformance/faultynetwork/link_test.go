@@ -1,4 +1,4 @@
-package link_test
+package faultynetwork_test
 
 import (
 	"bufio"
@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/conformance/faultynetwork"
 )
 
 // bound ends a test that would otherwise hang. It says nothing about speed.
@@ -58,9 +58,9 @@ func (e *echo) serve(conn net.Conn) {
 	}
 }
 
-func newLink(t *testing.T, target string) *link.Link {
+func newLink(t *testing.T, target string) *faultynetwork.Link {
 	t.Helper()
-	l, err := link.New(t.Context(), target)
+	l, err := faultynetwork.New(t.Context(), target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ type caller struct {
 	in   *bufio.Reader
 }
 
-func dial(t *testing.T, l *link.Link) caller {
+func dial(t *testing.T, l *faultynetwork.Link) caller {
 	t.Helper()
 	d := net.Dialer{Timeout: bound}
 	conn, err := d.DialContext(t.Context(), "tcp", l.Address())
@@ -94,7 +94,7 @@ func dial(t *testing.T, l *link.Link) caller {
 }
 
 // refused fails the test unless a new connection is reset at once.
-func refused(t *testing.T, l *link.Link) {
+func refused(t *testing.T, l *faultynetwork.Link) {
 	t.Helper()
 	d := net.Dialer{Timeout: bound}
 	conn, err := d.DialContext(t.Context(), "tcp", l.Address())
@@ -169,7 +169,7 @@ func await(t *testing.T, what string, wait func(ctx context.Context) error) {
 	}
 }
 
-func held(t *testing.T, l *link.Link, n int) {
+func held(t *testing.T, l *faultynetwork.Link, n int) {
 	t.Helper()
 	await(t, "held requests", func(ctx context.Context) error { return l.AwaitHeld(ctx, n) })
 }
@@ -378,14 +378,14 @@ func TestAwaitEndsWithItsContext(t *testing.T) {
 
 func TestCloseEndsEverything(t *testing.T) {
 	t.Parallel()
-	for name, harm := range map[string]func(l *link.Link){
-		"black hole": (*link.Link).Blackhole,
-		"held":       func(l *link.Link) { l.Hold(0) },
-		"delayed":    func(l *link.Link) { l.Delay(time.Hour) },
+	for name, harm := range map[string]func(l *faultynetwork.Link){
+		"black hole": (*faultynetwork.Link).Blackhole,
+		"held":       func(l *faultynetwork.Link) { l.Hold(0) },
+		"delayed":    func(l *faultynetwork.Link) { l.Delay(time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, err := link.New(t.Context(), newEcho(t).addr)
+			l, err := faultynetwork.New(t.Context(), newEcho(t).addr)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-// Package link is a TCP proxy on the loopback that injects faults into the network between a
+// Package faultynetwork is a TCP proxy on the loopback that injects faults into the network between a
 // program and its server, for tests. It knows no protocol: the bytes that the program sends in one
 // go are a request, and the bytes that the server sends in one go are an answer.
 //
@@ -6,7 +6,7 @@
 // to a store and that the others do not offer. A test can await that an answer was dropped after
 // the server gave it; a test that estimates this by time proves nothing. And a request can be kept
 // in flight beyond the life of its sender, so that the server gets it late.
-package link
+package faultynetwork
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package link_test
+package faultynetwork_test
 
 import (
 	"context"
@@ -18,12 +18,12 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/tapestore/tapestore/conformance"
-	"github.com/tapestore/tapestore/conformance/link"
+	"github.com/tapestore/tapestore/conformance/faultynetwork"
 )
 
 var (
-	_ conformance.Faults = (*link.RPC)(nil)
-	_ conformance.Faults = (*link.Link)(nil)
+	_ conformance.Faults = (*faultynetwork.RPC)(nil)
+	_ conformance.Faults = (*faultynetwork.Link)(nil)
 )
 
 // marked returns a context whose RPCs carry the key.
@@ -31,7 +31,7 @@ func marked(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "test-op", "say")
 }
 
-func heldRPCs(t *testing.T, l *link.RPC, n int) {
+func heldRPCs(t *testing.T, l *faultynetwork.RPC, n int) {
 	t.Helper()
 	await(t, "held requests", func(ctx context.Context) error { return l.AwaitHeld(ctx, n) })
 }
@@ -332,7 +332,7 @@ func TestRPCStrand(t *testing.T) {
 func TestRPCHarmsOnlyWhatCarriesTheKey(t *testing.T) {
 	t.Parallel()
 	s := newTeller(t)
-	l := newRPC(t, s, &link.RPCOptions{Only: "test-op"})
+	l := newRPC(t, s, &faultynetwork.RPCOptions{Only: "test-op"})
 	c := newClient(t, l)
 	l.DropReplies(1)
 	for range 3 {
@@ -356,14 +356,14 @@ func TestRPCHarmsOnlyWhatCarriesTheKey(t *testing.T) {
 
 func TestRPCCloseEndsEverything(t *testing.T) {
 	t.Parallel()
-	for name, harm := range map[string]func(l *link.RPC){
-		"black hole": (*link.RPC).Blackhole,
-		"held":       func(l *link.RPC) { l.Hold(0) },
-		"delayed":    func(l *link.RPC) { l.Delay(time.Hour) },
+	for name, harm := range map[string]func(l *faultynetwork.RPC){
+		"black hole": (*faultynetwork.RPC).Blackhole,
+		"held":       func(l *faultynetwork.RPC) { l.Hold(0) },
+		"delayed":    func(l *faultynetwork.RPC) { l.Delay(time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, err := link.NewRPC(t.Context(), newTeller(t).addr, nil)
+			l, err := faultynetwork.NewRPC(t.Context(), newTeller(t).addr, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
