@@ -71,7 +71,7 @@ func (e *engine) settings() map[string]string {
 		"statement_timeout":                   ms(e.opts.StatementTimeout),
 		"lock_timeout":                        ms(e.opts.LockTimeout),
 		"idle_in_transaction_session_timeout": ms(e.opts.LockTimeout),
-		"default_transaction_isolation":       "read committed",
+		"default_transaction_isolation":       readCommitted,
 		"plan_cache_mode":                     "force_generic_plan",
 		"enable_seqscan":                      "off",
 		"enable_bitmapscan":                   "off",
@@ -145,13 +145,12 @@ func (e *engine) checkConn(ctx context.Context, conn *pgx.Conn) error {
 	if !e.migrated.Load() && version != len(migrations()) {
 		return errNotMigrated
 	}
-	if isolation != "read committed" {
-		return adapter.Invalid("default_transaction_isolation", "is %s for this role. Set it: ALTER ROLE … SET default_transaction_isolation = 'read committed'", isolation)
+	if isolation != readCommitted {
+		return errIsolation(isolation)
 	}
 	if asynchronous {
 		if e.opts.Pooled {
-			return adapter.Invalid("synchronous_commit", "is off for this role; a crash of the server could give a token out twice. "+
-				"Set it: ALTER ROLE … SET synchronous_commit = on")
+			return errAsynchronous()
 		}
 		if _, err := conn.Exec(ctx, "SET synchronous_commit = on"); err != nil {
 			return err
@@ -170,6 +169,18 @@ func (e *engine) checkConn(ctx context.Context, conn *pgx.Conn) error {
 	}
 	e.positions.set(epoch, base)
 	return nil
+}
+
+const readCommitted = "read committed"
+
+func errIsolation(isolation string) error {
+	return adapter.Invalid("default_transaction_isolation",
+		"is %s for this role. Set it: ALTER ROLE … SET default_transaction_isolation = 'read committed'", isolation)
+}
+
+func errAsynchronous() error {
+	return adapter.Invalid("synchronous_commit", "is off for this role; a crash of the server could give a token out twice. "+
+		"Set it: ALTER ROLE … SET synchronous_commit = on")
 }
 
 // onceOnly returns the mode for a statement that runs once per connection. It avoids preparing the

@@ -66,7 +66,7 @@ func (e *engine) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, do
 		release()
 		return nil, nil, notSent{err}
 	}
-	if conn, err = e.pool.Acquire(ctx); err != nil {
+	if conn, err = e.acquire(ctx); err != nil {
 		release()
 		return nil, nil, notSent{err}
 	}

@@ -148,6 +148,9 @@ func TestCommitWithoutItsStandby(t *testing.T) {
 		writers = append(writers, w)
 	}
 	r.standbyLeaves(t)
+	if _, err := postgres.New(t.Context(), callersPool(t, r.address), nil); !errors.Is(err, runstore.ErrUnsupported) {
+		t.Errorf("a store over a caller's pool: %v, want ErrUnsupported, because it learns of no such warning", err)
+	}
 	for _, w := range writers {
 		t.Run(w.name+"/its caller gives up", func(t *testing.T) { // nobody learns whether a standby has it
 			ctx, cancel := context.WithCancel(t.Context())

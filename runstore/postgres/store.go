@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,7 @@ var _ interface {
 // engine implements adapter.Core and the capabilities that the adapter kit makes of an engine's.
 type engine struct {
 	pool      *pgxpool.Pool
+	shared    bool // the pool is the caller's, see New
 	opts      Options
 	clock     localclock.Clock // this process's clock
 	queues    runQueues
@@ -78,6 +80,23 @@ func newStore(e *engine) *Store {
 }
 
 func open(ctx context.Context, config *pgxpool.Config, options *Options) (*engine, error) {
+	e, err := newEngine(options, int(config.MaxConns))
+	if err != nil {
+		return nil, err
+	}
+	configure(config, e)
+	if e.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		return nil, outcome.Unavailable(err)
+	}
+	if err := e.setUp(ctx, config.ConnConfig); err != nil {
+		e.pool.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// newEngine returns an engine without a pool, which has up to conns connections.
+func newEngine(options *Options, conns int) (*engine, error) {
 	opts, err := options.withDefaults()
 	if err != nil {
 		return nil, err
@@ -85,30 +104,36 @@ func open(ctx context.Context, config *pgxpool.Config, options *Options) (*engin
 	e := &engine{opts: opts, clock: localclock.New(opts.Clock), closed: make(chan struct{})}
 	e.coalescer = appendCoalescer{freeSlots: maxInFlight, sendOne: e.sendGroup, sendMulti: e.appendMulti}
 	e.queues = runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: e.coalescer.submit}
-	e.bulkhead = newBulkhead(int(config.MaxConns))
-	configure(config, e)
-	if e.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
-		return nil, outcome.Unavailable(err)
-	}
-	if err := e.begin(ctx, config.ConnConfig); err != nil {
-		e.pool.Close()
-		return nil, err
+	e.bulkhead = newBulkhead(conns)
+	return e, nil
+}
+
+// setUp migrates the schema as needed, over connections of config, and starts the background
+// work.
+func (e *engine) setUp(ctx context.Context, config *pgx.ConnConfig) error {
+	if err := e.begin(ctx, config); err != nil {
+		return err
 	}
 	e.notifier, e.mover = newNotifier(e), newMover(e)
 	if e.collectOnce(ctx, nil) { // a crash may have left much garbage
 		e.background.Go(e.collectLeft)
 	}
-	return e, nil
+	return nil
 }
 
 // begin opens the pool's first connection, which checks the version of the schema (see checkConn).
-// If that connection fails for any reason, begin migrates the schema over a separate connection,
-// connects again, and returns the error of this second attempt.
+// If that connection fails, begin migrates the schema over a separate connection, connects again,
+// and returns the error of this second attempt. It migrates nothing for a caller's pool that the
+// store cannot use.
 func (e *engine) begin(ctx context.Context, config *pgx.ConnConfig) error {
 	nothing := func(*query) error { return nil }
-	if e.readOnce(ctx, nothing) == nil {
+	err := e.readOnce(ctx, nothing)
+	if err == nil {
 		e.migrated.Store(true)
 		return nil
+	}
+	if refused := new(runstore.InputError); e.shared && errors.As(err, &refused) {
+		return refused
 	}
 	if err := e.migrate(ctx, config); err != nil {
 		return err
@@ -124,7 +149,9 @@ func (e *engine) Close(<-chan struct{}) error {
 	e.background.Wait()
 	e.notifier.close()
 	e.mover.close()
-	e.pool.Close() // waits for the connections that operations in flight hold
+	if !e.shared {
+		e.pool.Close() // waits for the connections that operations in flight hold
+	}
 	return nil
 }
 

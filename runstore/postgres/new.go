@@ -1,0 +1,74 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+)
+
+// New opens the store over a pool of the caller's: of a program that shares its connections with
+// the store, or that makes them in a way of its own. The caller closes the pool, after the store.
+//
+// The store changes no setting of the sessions. What [Open] sets on its own is left to the caller,
+// who knows whether the program's other statements bear it: statement_timeout, lock_timeout,
+// plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off, jit = off.
+// Without the timeouts a write waits for a lock until its context ends. The first use of a
+// connection checks the server and the schema, in one more round trip.
+//
+// Errors: those of Open. ErrInvalid if the default isolation of the sessions is not read committed,
+// or synchronous_commit is off. ErrUnsupported if the server has synchronous standbys, because the
+// warning that a commit may be on none of them does not reach the store over such a pool.
+func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
+	config := pool.Config()
+	e, err := newEngine(opts, int(config.MaxConns))
+	if err == nil {
+		e.pool, e.shared = pool, true
+		err = e.setUp(ctx, config.ConnConfig)
+	}
+	if err != nil {
+		return nil, outcome.Wrap("open postgres store", "", err)
+	}
+	return newStore(e), nil
+}
+
+// acquire takes a connection from the pool, checked once (checkConn).
+func (e *engine) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := e.pool.Acquire(ctx)
+	if err != nil || !e.shared { // the store's own pool checks each connection that it makes
+		return conn, err
+	}
+	const checkedKey = "tapestore.checked."
+	kept := conn.Conn().PgConn().CustomData()
+	if kept[checkedKey+e.opts.Schema] == nil {
+		if err := e.checkShared(ctx, conn); err != nil {
+			conn.Release()
+			return nil, err
+		}
+		kept[checkedKey+e.opts.Schema] = true
+	}
+	return conn, nil
+}
+
+// selectSession selects what the store needs of a session that is not its own.
+const selectSession = `SELECT current_setting('synchronous_standby_names'), current_setting('transaction_isolation'), current_setting('synchronous_commit') = 'off'`
+
+// checkShared checks the session first, so that a pool that the store refuses gets no schema.
+func (e *engine) checkShared(ctx context.Context, conn *pgxpool.Conn) error {
+	var standbys, isolation string
+	var asynchronous bool
+	if err := conn.QueryRow(ctx, selectSession, onceOnly(conn.Conn())).Scan(&standbys, &isolation, &asynchronous); err != nil {
+		return err
+	}
+	switch {
+	case standbys != "":
+		return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "pool", Problem: "is of a server with synchronous standbys; use Open, which learns of commits that are on none of them"}
+	case isolation != readCommitted:
+		return errIsolation(isolation)
+	case asynchronous:
+		return errAsynchronous()
+	}
+	return e.checkConn(ctx, conn.Conn())
+}

@@ -1,0 +1,130 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/conformance"
+	"github.com/tapestore/tapestore/conformance/engines"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// callersPool makes a pool as a program makes its own, with nothing of the store's.
+func callersPool(t conformance.T, address string, params ...string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), with(address, params...))
+	if err != nil {
+		t.Fatalf("make a pool: %v", err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func TestConformanceOverACallersPool(t *testing.T) {
+	s := server(t)
+	conformance.RunCases(t, conformance.Harness{Tier: s.Engine().Tier, New: func(t conformance.T) conformance.Instance {
+		address := engines.NewPostgresDatabase(t, s)
+		return conformance.Instance{Open: func(ctx context.Context) (runstore.RunStore, error) {
+			return postgres.New(ctx, callersPool(t, address), nil)
+		}}
+	}},
+		"I1/one-winner-per-round-of-an-acquire-race",
+		"I3/zombie-whole-batch-is-refused",
+		"I3/zombie-multi-run-commit-is-refused",
+		"I3/appends-to-many-runs-at-once-are-fenced-one-by-one",
+		"I4/a-batch-applies-whole",
+		"I4/a-commit-over-several-runs-applies-whole",
+		"I5/a-long-journal-reads-whole-in-pages",
+		"I8/a-repeat-gets-the-first-result",
+		"I9/runnable-runs-come-in-order-and-in-pages",
+		"I10/a-tailing-reader-misses-nothing",
+		"I10/a-commit-wakes-who-waits",
+		"I11/a-closed-store-answers-nothing-else",
+		"I12/payloads-of-any-byte-come-back",
+	)
+}
+
+// The pool stays the caller's: the store closes nothing and changes no session.
+func TestNewLeavesThePoolAsItIs(t *testing.T) {
+	t.Parallel()
+	pool := callersPool(t, database(t), "pool_max_conns=2")
+	settings := func() (all string) {
+		const text = `SELECT string_agg(name || '=' || setting, ' ' ORDER BY name) FROM pg_settings WHERE source = 'session' OR name = 'search_path'`
+		return get[string](t, pool, text)
+	}
+	before := settings()
+	one, err := postgres.New(t.Context(), pool, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := postgres.New(t.Context(), pool, &postgres.Options{Schema: "other"})
+	if err != nil {
+		t.Fatalf("a store in another schema, over the same pool: %v", err)
+	}
+	for _, s := range []*postgres.Store{one, other} {
+		if created, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil || !created.New {
+			t.Errorf("create: %+v, %v", created, err)
+		}
+	}
+	if err := one.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := one.GetRun(t.Context(), "run"); !errors.Is(err, runstore.ErrClosed) {
+		t.Errorf("the closed store: %v, want ErrClosed", err)
+	}
+	if _, err := other.GetRun(t.Context(), "run"); err != nil {
+		t.Errorf("the other store: %v", err)
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if after := settings(); after != before {
+		t.Errorf("the sessions have %s, had %s", after, before)
+	}
+}
+
+// Each connection of the pool is checked before its first use, however late it is made.
+func TestNewChecksEachConnection(t *testing.T) {
+	t.Parallel()
+	address, empty := database(t), emptyDatabase(t)
+	for param, want := range map[string]string{
+		"default_transaction_isolation=serializable": "default_transaction_isolation",
+		"synchronous_commit=off":                     "synchronous_commit",
+	} {
+		_, err := postgres.New(t.Context(), callersPool(t, address, param), &postgres.Options{RetryTimeout: time.Millisecond})
+		if !errors.Is(err, runstore.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("a pool with %s: %v, want ErrInvalid that names it", param, err)
+		}
+	}
+	pool := callersPool(t, empty, "default_transaction_isolation=serializable")
+	if _, err := postgres.New(t.Context(), pool, nil); err == nil {
+		t.Error("opened over serializable sessions")
+	}
+	if n := get[int64](t, pool, `SELECT count(*) FROM pg_namespace WHERE nspname = 'tapestore'`); n != 0 {
+		t.Error("a schema was made for a pool that the store refuses")
+	}
+	pool = callersPool(t, address, "pool_max_conns=1")
+	s, err := postgres.New(t.Context(), pool, &postgres.Options{RetryTimeout: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	if _, err := s.GetRun(t.Context(), "run"); !errors.Is(err, runstore.ErrNotFound) {
+		t.Fatalf("got %v, want ErrNotFound", err)
+	}
+	// What every new session of the role has from now on.
+	exec(t, pool, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable', current_database()); END $$`)
+	if _, err := s.GetRun(t.Context(), "run"); !errors.Is(err, runstore.ErrNotFound) {
+		t.Errorf("the connection that was checked: %v, want ErrNotFound", err)
+	}
+	pool.Reset()
+	if _, err := s.GetRun(t.Context(), "run"); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("a new connection: %v, want ErrInvalid", err)
+	}
+}
