@@ -32,7 +32,7 @@ func (s ParentDeathSignal) atStart(cmd *exec.Cmd) {
 // afterStart does nothing: atStart has set the signal.
 func (ParentDeathSignal) afterStart(int) (*DeathWatch, error) { return nil, nil }
 
-// FindsAllProcesses: ProcessesIn returns all processes of a server.
+// FindsAllProcesses reports whether ProcessesIn returns all processes of a server.
 const FindsAllProcesses = true
 
 // ProcessesIn returns the processes of PostgreSQL, without zombies, whose working directory is dir.

@@ -27,7 +27,7 @@ func (s ParentDeathSignal) afterStart(pid int) (*DeathWatch, error) {
 	return WatchDeath(string(s), pid)
 }
 
-// FindsAllProcesses: ProcessesIn misses children whose server has ended.
+// FindsAllProcesses is false: ProcessesIn misses children whose server has ended.
 const FindsAllProcesses = false
 
 // ProcessesIn returns the server whose command line names dir as its data directory, and its

@@ -19,7 +19,7 @@ var (
 	SignalContinue  os.Signal = syscall.SIGCONT
 )
 
-// CanFreeze: processes can be stopped here.
+// CanFreeze reports whether processes can be stopped on this system.
 const CanFreeze = true
 
 func ownGroup(cmd *exec.Cmd) {
