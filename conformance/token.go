@@ -90,10 +90,10 @@ func tokenCases() []Case {
 			token follows on. A store that forgets the id of an ended grant leases the run to a process that has
 			left.`},
 		{Guarantee: "I2", Name: "repeated-create-finds-its-own-grant", Run: createReplay, Doc: `
-			A caller repeats a CreateRun that carries a lease and writes. Through every handle the repeat returns the
-			same lease and result as the first call and writes nothing, also after the release; another process of
-			that owner name gets no lease. A store that answers a repeat with "exists" leaves the run without a
-			driver.`},
+			A caller repeats a CreateRun that carries a lease, with writes and without. Through every handle the repeat
+			returns the same lease and result as the first call and writes nothing, with writes also after the
+			release; another process of that owner name gets no lease. A store that answers a repeat with "exists"
+			leaves the run without a driver.`},
 		{Guarantee: "I2", Name: "repeated-release-writes-nothing-twice", Run: releaseReplay, Doc: `
 			A caller repeats a release that carries an event, a record and a status: at once, and again under the
 			next grant. Each repeat succeeds as a replay, the run does not change, and the next holder keeps its

@@ -153,6 +153,19 @@ func createReplay(t T, e *Env) {
 	}
 	sameResult(t, "create repeated after the release", late.Committed, first.Committed)
 	checkUnchanged(t, "a late copy of a create", before, dump(t, e.Store, "run"))
+
+	// Of a creation without writes no result is remembered: the current grant alone shows the repeat.
+	plain := withLease("plain", "a")
+	made, err := e.Store.CreateRun(t.Context(), plain)
+	if err != nil || !made.New {
+		t.Fatalf("create without writes: new %t, error %v", made.New, err)
+	}
+	repeated, err := e.Store.CreateRun(t.Context(), plain)
+	if err != nil || !repeated.New || !repeated.Committed.Replayed {
+		t.Errorf("repeated create without writes: new %t, replayed %t, error %v; want true, true and none",
+			repeated.New, repeated.Committed.Replayed, err)
+	}
+	sameGrant(t, "the repeated create without writes", repeated.Lease, made.Lease)
 }
 
 func releaseReplay(t T, e *Env) {

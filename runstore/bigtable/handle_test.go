@@ -106,14 +106,7 @@ func rawOptions(t testing.TB) []option.ClientOption {
 // raw reads and writes a table beside the adapter.
 func raw(t testing.TB, table bigtableemulator.TableName) *client.Table {
 	t.Helper()
-	config := client.ClientConfig{MetricsProvider: client.NoopMetricsProvider{}, DisableDynamicChannelPool: true, DisableConnectionRecycler: true,
-		DisableDirectAccess: true, DisableSession: true}
-	c, err := client.NewClientWithConfig(context.WithoutCancel(t.Context()), table.Project, table.Instance, config, rawOptions(t)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c.Open(table.Table)
+	return callersClient(t, table).Open(table.Table)
 }
 
 // keys returns the keys of a table's rows that begin with prefix.

@@ -46,6 +46,7 @@ type engine struct {
 	cluster  string // of the app profile, if it could be read
 	restored string // what the table was restored from; empty if it was not
 	client   *bigtable.Client
+	shared   bool             // client is the caller's, see New
 	conn     *grpc.ClientConn // to an emulator
 	table    *bigtable.Table
 	clock    clock
@@ -81,15 +82,25 @@ type engine struct {
 }
 
 // Open opens the store and creates its table as needed.
-func Open(ctx context.Context, o *Options) (*Store, error) {
-	s, err := open(ctx, o)
+func Open(ctx context.Context, opts *Options) (*Store, error) { return newStore(ctx, nil, opts) }
+
+// New opens the store over a data client of the caller's, who closes it after the store. opts says
+// what Open needs: the table and the client's app profile, which opening checks over clients of the
+// Admin API that it makes and closes itself.
+func New(ctx context.Context, client *bigtable.Client, opts *Options) (*Store, error) {
+	return newStore(ctx, client, opts)
+}
+
+// newStore opens the store over a client of the caller's or, if it is nil, a client of its own.
+func newStore(ctx context.Context, client *bigtable.Client, opts *Options) (*Store, error) {
+	s, err := open(ctx, client, opts)
 	if err != nil {
 		return nil, outcome.Wrap("open bigtable store", "", err)
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, o *Options) (*Store, error) {
+func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -97,6 +108,7 @@ func open(ctx context.Context, o *Options) (*Store, error) {
 	s := &engine{
 		opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout,
 		closeGrace: closeGrace, lonelyAfter: lonelyAfter, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}),
+		client: client, shared: client != nil,
 	}
 	if opts.bound > 0 {
 		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
@@ -199,6 +211,9 @@ func (s *engine) connect(ctx context.Context) error {
 			return err
 		}
 	}
+	if s.shared {
+		return nil
+	}
 	s.client, err = bigtable.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.Project, s.opts.Instance, config, clientOpts...)
 	return err
 }
@@ -252,7 +267,9 @@ func (s *engine) Close(idle <-chan struct{}) error {
 	defer time.AfterFunc(2*s.closeGrace, s.stop).Stop()
 	s.background.Wait()
 	s.stop()
-	_ = s.client.Close() // there is nothing that it could lose
+	if !s.shared {
+		_ = s.client.Close() // there is nothing that it could lose
+	}
 	if s.conn != nil {
 		_ = s.conn.Close() // if the client did not
 	}

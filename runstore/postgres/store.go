@@ -62,8 +62,8 @@ type engine struct {
 
 // Open opens the store in the database that config connects to, and creates or migrates its schema
 // as needed. It takes ownership of config and adds session settings and hooks to it.
-func Open(ctx context.Context, config *pgxpool.Config, options *Options) (*Store, error) {
-	e, err := open(ctx, config, options)
+func Open(ctx context.Context, config *pgxpool.Config, opts *Options) (*Store, error) {
+	e, err := open(ctx, config, opts)
 	if err != nil {
 		return nil, outcome.Wrap("open postgres store", "", err)
 	}

@@ -76,6 +76,7 @@ func (s *engine) retryUnbounded(ctx context.Context, f func(ctx context.Context)
 // and reruns some transactions by itself, even after errors that leave the outcome of the commit
 // open (a stream that was reset).
 type commitTracker struct {
+	seen      atomic.Bool // a commit was sent
 	ambiguous atomic.Bool // a commit ended with an error that does not rule out that it was applied
 	// leaseEnd is when the strict lease that fences the commit ends, on this process's clock. It is
 	// counted from when the guard statement left, so it is never later than on the store clock.
@@ -101,6 +102,7 @@ func watchCommits(ctx context.Context, method string, req, reply any, cc *grpc.C
 	if !ok || !strings.HasSuffix(method, "/Commit") {
 		return invoke(ctx, method, req, reply, cc, opts...)
 	}
+	f.seen.Store(true)
 	if until := f.leaseEnd.Load(); until != nil {
 		bound, cancel := context.WithTimeout(ctx, f.here.Until(*until))
 		defer cancel()

@@ -49,6 +49,7 @@ type engine struct {
 	here   localclock.Clock // this process's clock: it measures time and judges no lease
 	local  string           // address of an emulator or of Spanner Omni; empty for the service
 	client *spanner.Client
+	shared bool // client is the caller's, see New
 
 	created string // when the database was created, RFC 3339; empty if that could not be read
 
@@ -74,8 +75,11 @@ type engine struct {
 }
 
 // Open opens the store. It creates the database and its schema if they are missing.
-func Open(ctx context.Context, o *Options) (*Store, error) {
-	e, err := open(ctx, o)
+func Open(ctx context.Context, opts *Options) (*Store, error) { return newStore(ctx, nil, opts) }
+
+// newStore opens the store over a client of the caller's or, if it is nil, a client of its own.
+func newStore(ctx context.Context, client *spanner.Client, opts *Options) (*Store, error) {
+	e, err := open(ctx, client, opts)
 	if err != nil {
 		return nil, outcome.Wrap("open spanner store", "", err)
 	}
@@ -87,7 +91,7 @@ func Open(ctx context.Context, o *Options) (*Store, error) {
 	return s, nil
 }
 
-func open(ctx context.Context, o *Options) (*engine, error) {
+func open(ctx context.Context, client *spanner.Client, o *Options) (*engine, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -95,7 +99,7 @@ func open(ctx context.Context, o *Options) (*engine, error) {
 	s := &engine{
 		opts: opts, here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, runQueueWait: runQueueWait, ring: resultRing,
 		purgeBatch: purgeBatch, windows: windows{windowBits, maxRank}, maxMutations: maxMutations,
-		stale: make(chan []seenGrant, moveQueueCap), feedShards: shards,
+		stale: make(chan []seenGrant, moveQueueCap), feedShards: shards, client: client, shared: client != nil,
 	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.connect(ctx); err != nil {
@@ -108,7 +112,7 @@ func open(ctx context.Context, o *Options) (*engine, error) {
 	}
 	if err != nil {
 		s.stop()
-		s.client.Close()
+		s.closeClient()
 		return nil, unclassified(ctx, err)
 	}
 	s.moving.Go(s.runMover)
@@ -151,16 +155,26 @@ func (s *engine) connect(ctx context.Context) (err error) {
 	if err := s.ensure(ctx, admin, options); err != nil {
 		return err
 	}
-	// First in the chain, so that it sees replies after the caller's interceptors have changed them.
-	watched := append([]option.ClientOption{option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(watchCommits, boundRollbacks))}, options...)
-	if s.client, err = spanner.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.database(), config, watched...); err != nil {
+	if !s.shared {
+		watched := append(ClientOptions(), options...)
+		if s.client, err = spanner.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.database(), config, watched...); err != nil {
+			return err
+		}
+	} else if err := s.checkClient(ctx); err != nil {
 		return err
 	}
 	if err := s.retryUnbounded(ctx, func(ctx context.Context) error { return s.migrate(ctx, admin) }); err != nil {
-		s.client.Close()
+		s.closeClient()
 		return err
 	}
 	return nil
+}
+
+// closeClient closes the client, unless it is the caller's.
+func (s *engine) closeClient() {
+	if !s.shared {
+		s.client.Close()
+	}
 }
 
 // clientOptions returns the connection options. Connections to an emulator are not encrypted.
@@ -205,7 +219,7 @@ func (s *engine) Close(idle <-chan struct{}) error {
 	s.moving.Wait()
 	s.background.Wait()
 	<-idle
-	s.client.Close()
+	s.closeClient()
 	return nil
 }
 

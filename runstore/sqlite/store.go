@@ -79,8 +79,8 @@ var _ interface {
 //
 // A file that is not a database, belongs to another application or has a newer schema is refused
 // and left unchanged.
-func Open(ctx context.Context, path string, options *Options) (*Store, error) {
-	db, err := open(ctx, path, options)
+func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
+	db, err := open(ctx, path, opts)
 	if err != nil {
 		return nil, outcome.Wrap("open sqlite store", "", classify("", explain(path, err)))
 	}
