@@ -91,7 +91,7 @@ type tx struct {
 	now time.Time
 }
 
-// begin reads the clock. It never goes back, whatever the host's does.
+// begin reads the store clock, which never goes back, even if the host's clock does.
 func (c core) begin(t *bbolt.Tx) (tx, error) {
 	var seen time.Time
 	err := decode(t.Bucket(bucketClock).Get([]byte("seen")), &seen)

@@ -136,7 +136,7 @@ func TestDiesWithItsOwner(t *testing.T) {
 
 func TestMain(m *testing.M) { os.Exit(hosttest.Main(m, ownServer)) }
 
-// ownServer starts the program for KilledOwner; it tells where the program itself listens.
+// ownServer starts the program for KilledOwner, and prints the address at which the program listens.
 func ownServer(string) error {
 	s, err := Start(context.Background(), &Options{Tier: emulators.TierLocal})
 	if err != nil {

@@ -86,9 +86,9 @@ func (s *Server) Refuse(times int, code codes.Code, match func(Call) bool) emula
 	return s.proxy.gate.Add(action{kind: faultRefuse, code: code}, times, match)
 }
 
-// DropReplies lets the emulator execute RPCs that match, even if their senders leave, and answers
-// UNAVAILABLE whatever the result: the first so many, or all if times is 0. A client library then
-// repeats a Commit by itself, for the same transaction.
+// DropReplies lets the emulator execute the next times RPCs that match, or all if times is 0, even if
+// their senders leave. The proxy answers each with UNAVAILABLE and drops the result. The client
+// library then retries a Commit of the same transaction.
 func (s *Server) DropReplies(times int, match func(Call) bool) emulators.Fault {
 	return s.proxy.gate.Add(action{kind: faultDropReply}, times, match)
 }

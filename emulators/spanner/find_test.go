@@ -119,7 +119,7 @@ func TestWhereTheEmulatorIsFound(t *testing.T) {
 	}
 }
 
-// Not parallel, as above. A program that is something else is told of with what it said.
+// Not parallel, as above. The error for another program contains what that program printed.
 func TestProgramThatIsNone(t *testing.T) {
 	dir := hosttest.Programs(t, t.TempDir(), emulatorMain)
 	hosttest.WriteScript(t, dir, emulatorMain, "echo out of order; exit 3")

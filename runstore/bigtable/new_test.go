@@ -58,6 +58,9 @@ func TestConformanceOverACallersClient(t *testing.T) {
 func TestNewLeavesTheClientOpen(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
+	if _, err := bigtable.New(t.Context(), nil, optionsOf(t, table)); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("no client: %v, want ErrInvalid", err)
+	}
 	c := callersClient(t, table)
 	for range 2 {
 		s, err := bigtable.New(t.Context(), c, optionsOf(t, table))

@@ -88,10 +88,13 @@ func Open(ctx context.Context, opts *Options) (*Store, error) { return newStore(
 // what Open needs: the table and the client's app profile, which opening checks over clients of the
 // Admin API that it makes and closes itself.
 func New(ctx context.Context, client *bigtable.Client, opts *Options) (*Store, error) {
+	if client == nil {
+		return nil, outcome.Wrap("open bigtable store", "", adapter.Invalid("client", "is missing"))
+	}
 	return newStore(ctx, client, opts)
 }
 
-// newStore opens the store over a client of the caller's or, if it is nil, a client of its own.
+// newStore opens the store over client, or over a new client if client is nil.
 func newStore(ctx context.Context, client *bigtable.Client, opts *Options) (*Store, error) {
 	s, err := open(ctx, client, opts)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
@@ -22,6 +23,9 @@ import (
 // or synchronous_commit is off. ErrUnsupported if the server has synchronous standbys, because the
 // warning that a commit may be on none of them does not reach the store over such a pool.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error) {
+	if pool == nil {
+		return nil, outcome.Wrap("open postgres store", "", adapter.Invalid("pool", "is missing"))
+	}
 	config := pool.Config()
 	e, err := newEngine(opts, int(config.MaxConns))
 	if err == nil {

@@ -127,4 +127,14 @@ func TestNewChecksEachConnection(t *testing.T) {
 	if _, err := s.GetRun(t.Context(), "run"); !errors.Is(err, runstore.ErrInvalid) {
 		t.Errorf("a new connection: %v, want ErrInvalid", err)
 	}
+	pool.Reset()
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); runstore.OutcomeOf(err) != runstore.NotApplied {
+		t.Errorf("a write on a new connection: %v, want that it was not applied", err)
+	}
+	if n := get[int64](t, pool, `SELECT count(*) FROM tapestore.runs`); n != 0 {
+		t.Errorf("the refused write left %d runs", n)
+	}
+	if _, err := postgres.New(t.Context(), nil, nil); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("no pool: %v, want ErrInvalid", err)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tapestore/tapestore/runstore/adapter"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // New opens the store in the database of a client that the caller has made with [ClientOptions].
@@ -17,6 +18,10 @@ import (
 //
 // Errors: those of Open, and ErrInvalid for a client that was made without ClientOptions.
 func New(ctx context.Context, client *spanner.Client, opts *Options) (*Store, error) {
+	const op = "open spanner store"
+	if client == nil {
+		return nil, outcome.Wrap(op, "", adapter.Invalid("client", "is missing"))
+	}
 	var own Options
 	if opts != nil {
 		own = *opts
@@ -24,6 +29,9 @@ func New(ctx context.Context, client *spanner.Client, opts *Options) (*Store, er
 	// projects/P/instances/I/databases/D
 	if parts := strings.Split(client.DatabaseName(), "/"); own.Project+own.Instance+own.Database == "" && len(parts) == 6 {
 		own.Project, own.Instance, own.Database = parts[1], parts[3], parts[5]
+	}
+	if named := own.database(); named != client.DatabaseName() { // before opening creates it
+		return nil, outcome.Wrap(op, "", adapter.Invalid("client", "is of the database %s, and the options name %s", client.DatabaseName(), named))
 	}
 	return newStore(ctx, client, &own)
 }
@@ -36,12 +44,9 @@ func ClientOptions() []option.ClientOption {
 	return []option.ClientOption{option.WithGRPCDialOption(grpc.WithChainUnaryInterceptor(watchCommits, boundRollbacks))}
 }
 
-// checkClient checks a client of the caller's: its database, and by an empty transaction whether
-// the store sees its commits.
+// checkClient checks that the store sees the commits of the caller's client. It sends an empty
+// transaction.
 func (s *engine) checkClient(ctx context.Context) error {
-	if own, named := s.client.DatabaseName(), s.opts.database(); own != named {
-		return adapter.Invalid("client", "is of the database %s, and the options name %s", own, named)
-	}
 	probe := commitTracker{here: s.here}
 	err := s.retry(probe.watch(ctx), func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransaction(ctx, func(context.Context, *spanner.ReadWriteTransaction) error { return nil })

@@ -8,7 +8,11 @@ import (
 	"time"
 
 	client "cloud.google.com/go/spanner"
+	database "cloud.google.com/go/spanner/admin/database/apiv1"
+	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
 	"google.golang.org/api/option"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/conformance"
 	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
@@ -83,5 +87,17 @@ func TestNew(t *testing.T) {
 	other := func(o *spanner.Options) { o.Project, o.Instance, o.Database = p.Project, p.Instance, "another" }
 	if _, err := open(c, other); !errors.Is(err, runstore.ErrInvalid) || !strings.Contains(err.Error(), "another") {
 		t.Errorf("a client of another database than the options name: %v, want ErrInvalid that names it", err)
+	}
+	admin, err := database.NewDatabaseAdminClient(t.Context(), p.server.ClientOptions()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = admin.Close() }() // it only read
+	name := "projects/" + p.Project + "/instances/" + p.Instance + "/databases/another"
+	if _, err := admin.GetDatabase(t.Context(), &databasepb.GetDatabaseRequest{Name: name}); status.Code(err) != codes.NotFound {
+		t.Errorf("the database that the options name: %v, want that none was created", err)
+	}
+	if _, err := open(nil); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("no client: %v, want ErrInvalid", err)
 	}
 }

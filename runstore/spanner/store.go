@@ -77,7 +77,7 @@ type engine struct {
 // Open opens the store. It creates the database and its schema if they are missing.
 func Open(ctx context.Context, opts *Options) (*Store, error) { return newStore(ctx, nil, opts) }
 
-// newStore opens the store over a client of the caller's or, if it is nil, a client of its own.
+// newStore opens the store over client, or over a new client if client is nil.
 func newStore(ctx context.Context, client *spanner.Client, opts *Options) (*Store, error) {
 	e, err := open(ctx, client, opts)
 	if err != nil {

@@ -17,8 +17,8 @@ type Process struct {
 	watch *DeathWatch
 }
 
-// StartProcess starts cmd in a process group of its own, so that a Ctrl-C for this process does not
-// reach it. It arranges that signal reaches the program when this process ends in whatever way.
+// StartProcess starts cmd in a new process group, so that a Ctrl-C for this process does not reach
+// cmd. When this process ends, even if it is killed, cmd receives signal.
 func StartProcess(cmd *exec.Cmd, signal ParentDeathSignal) (*Process, error) {
 	p := &Process{Cmd: cmd, Done: make(chan struct{})}
 	ownGroup(cmd)

@@ -141,7 +141,7 @@ func KilledOwner(t *testing.T, role string) (pid int, dir string) {
 	if err := owner.Start(); err != nil {
 		t.Fatal(err)
 	}
-	line, _ := bufio.NewReader(out).ReadString('\n') // whatever came is looked at below
+	line, _ := bufio.NewReader(out).ReadString('\n') // the line is checked below
 	_ = owner.Process.Kill()
 	_ = owner.Wait()
 	number, dir, ok := strings.Cut(strings.TrimSpace(line), " ")
