@@ -27,7 +27,12 @@ const connectTimeout = 5 * time.Second
 func configure(config *pgxpool.Config, e *engine) {
 	c := config.ConnConfig
 	keepWarnings(&c.Config)
-	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler { return &canceller{conn: conn} }
+	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		// A pooler may acknowledge a cancel request before it has passed the request on.
+		handler := &canceller{conn: conn, trusted: !e.opts.Pooled}
+		conn.CustomData()[cancellerKey] = handler
+		return handler
+	}
 	if e.opts.Pooled {
 		if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 			c.DefaultQueryExecMode = pgx.QueryExecModeExec
@@ -81,29 +86,51 @@ func (e *engine) settings() map[string]string {
 
 // canceller implements ctxwatch.Handler. When a caller's context ends, it asks the server to cancel
 // the statement, and gives up the connection if no answer arrives within cancelGrace.
+//
+// The server answers a cancel request after it has signalled the session, and a session that waits
+// for its next statement ignores the signal (ProcessInterrupts in PostgreSQL's postgres.c). So an
+// answered request cannot hit a later statement, and the connection stays in use. Otherwise each
+// ended context would cost a new connection, and a server that is slow enough for contexts to end
+// would become slower still.
 type canceller struct {
-	conn *pgconn.PgConn
-	stop context.CancelFunc
-	done chan struct{}
+	conn     *pgconn.PgConn
+	trusted  bool // an answer means that the session has been signalled
+	inFlight bool // a cancel request may still reach the session
+	stop     context.CancelFunc
+	done     chan bool // receives whether the request was answered
 }
+
+const cancellerKey = "tapestore.canceller"
 
 // HandleCancel implements ctxwatch.Handler.
 func (c *canceller) HandleCancel(ended context.Context) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ended), cancelGrace)
 	deadline, _ := ctx.Deadline()
 	_ = c.conn.Conn().SetDeadline(deadline) // a closed connection needs none
-	c.stop, c.done = stop, make(chan struct{})
+	c.stop, c.done = stop, make(chan bool, 1)
 	go func() {
-		defer close(c.done)
-		_ = c.conn.CancelRequest(ctx) // if it fails, the deadline ends the wait
+		err := c.conn.CancelRequest(ctx) // if it fails, the deadline ends the wait
+		c.done <- err == nil && ctx.Err() == nil
 	}()
 }
 
 // HandleUnwatchAfterCancel implements ctxwatch.Handler.
 func (c *canceller) HandleUnwatchAfterCancel() {
+	answered := <-c.done
 	c.stop()
-	<-c.done
+	if !answered || !c.trusted {
+		c.inFlight = true
+	}
 	_ = c.conn.Conn().SetDeadline(time.Time{})
+}
+
+// mayCancelNext reports whether a cancel request may still be in flight, so that it would hit the
+// connection's next statement. ctx is the context of the statements so far.
+func mayCancelNext(ctx context.Context, conn *pgconn.PgConn) bool {
+	if c, ok := conn.CustomData()[cancellerKey].(*canceller); ok {
+		return c.inFlight
+	}
+	return ctx.Err() != nil // a pool of the caller's, which may cancel in another way
 }
 
 // selectStore selects the store's state and settings of the session. It shares one round trip with

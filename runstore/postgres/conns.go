@@ -102,10 +102,10 @@ func (e *engine) boundStatement(conn *pgxpool.Conn) (stop func() bool) {
 // longAgo is a deadline in the past. Setting it ends the reads and writes in flight.
 var longAgo = time.Unix(1, 0)
 
-// releaseConn returns a connection to the pool. It closes a connection whose statement was cut
-// short, because the cancel request may still be in flight and would hit the next statement.
+// releaseConn returns a connection to the pool, or closes it if a cancel request may still be in
+// flight.
 func (e *engine) releaseConn(ctx context.Context, conn *pgxpool.Conn) {
-	if ctx.Err() != nil {
+	if mayCancelNext(ctx, conn.Conn().PgConn()) {
 		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
 		defer cancel()
 		_ = conn.Conn().Close(bound) // an error changes nothing

@@ -1,0 +1,99 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// A commit whose context ends while the commit waits for a lock leaves its connection in the pool:
+// the server has answered the cancel request, so the request cannot hit the next statement. The
+// answer may be late on a slow machine, so the test repeats until a connection has been kept.
+func TestEndedContextKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, with(address, "pool_max_conns=1"))
+	lease, other := hold(t, s, "run"), connect(t, address)
+	for range 30 {
+		before := sessionID(t, address)
+		cancelBehindLock(t, s, lease, other, address, nil)
+		if _, err := s.GetRun(t.Context(), "run"); err != nil {
+			t.Fatalf("read over the connection of an ended context: %v", err)
+		}
+		if sessionID(t, address) == before {
+			return
+		}
+	}
+	t.Error("each ended context closed its connection")
+}
+
+// A cancel request without an answer may still be in flight, so the connection is closed, although
+// its statement has completed.
+func TestUnansweredCancelClosesItsConnection(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	other := connect(t, address)
+	var refuse atomic.Bool
+	refused := make(chan struct{}, 1)
+	s := open(t, with(address, "pool_max_conns=1"), func(c *pgxpool.Config, _ *postgres.Options) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if refuse.CompareAndSwap(true, false) {
+				refused <- struct{}{}
+				return nil, errors.New("a fault of the test")
+			}
+			return dial(ctx, network, addr)
+		}
+	})
+	lease := hold(t, s, "run")
+	before := sessionID(t, address)
+	refuse.Store(true)
+	cancelBehindLock(t, s, lease, other, address, refused)
+	if _, err := s.GetRun(t.Context(), "run"); err != nil {
+		t.Fatal(err)
+	}
+	if sessionID(t, address) == before {
+		t.Error("the connection stays in use, and a late cancel request would hit its next statement")
+	}
+}
+
+// cancelBehindLock cancels a commit that waits for the lock of its run. If refused is not nil, it
+// waits for its signal and then lets the commit have the lock. Otherwise the commit ends first.
+func cancelBehindLock(t *testing.T, s *postgres.Store, lease runstore.Lease, other execer, address string, refused <-chan struct{}) {
+	t.Helper()
+	exec(t, other, `BEGIN`)
+	exec(t, other, `SELECT FROM tapestore.runs FOR NO KEY UPDATE`)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Commit(ctx, appending(lease, "event"))
+		done <- err
+	}()
+	awaitLocked(t, address, 1)
+	cancel()
+	if refused != nil {
+		<-refused
+		exec(t, other, `ROLLBACK`)
+		<-done // applied, or cut short after all
+		return
+	}
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+	exec(t, other, `ROLLBACK`)
+}
+
+// sessionID returns the process id of the server's session for the store's only connection.
+func sessionID(t *testing.T, address string) int {
+	t.Helper()
+	return get[int](t, connect(t, address), `SELECT max(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'tapestore'`)
+}
