@@ -16,6 +16,8 @@ var (
 	// ErrEnded is the cause of the work's context after the work has returned. Goroutines that the
 	// work left running see it.
 	ErrEnded = errors.New("the work under the lease has ended")
+	// ErrReplaced reports that a later checkpoint replaced one that no renewal had carried.
+	ErrReplaced = errors.New("replaced by a later checkpoint")
 )
 
 // LostError reports why a lease was lost. It is the cause of the work's context. It matches
@@ -23,7 +25,8 @@ var (
 //
 //   - [ErrExpired], when renewals failed until the trusted time was over;
 //   - the store's definite refusal: runstore.ErrFenced (with *runstore.FencedError, which names the
-//     new holder), ErrNotFound, ErrLeaseExpired (strict leases), ErrStoreBehind or ErrClosed.
+//     new holder), ErrNotFound, ErrLeaseExpired (strict leases), ErrNoProgress (the work made no
+//     progress for longer than the lease's MaxStall), ErrStoreBehind or ErrClosed.
 type LostError struct {
 	Run   runstore.RunID
 	Token runstore.Token

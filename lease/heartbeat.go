@@ -10,14 +10,19 @@ import (
 
 // renewal is one attempt to renew the lease, with the store's answer.
 type renewal struct {
-	sent, wall time.Time // read before the request was sent
+	sent, wall time.Time   // read before the request was sent
+	carried    *checkpoint // the checkpoint that the request carried, if any
 	lease      runstore.Lease
 	err        error
 }
 
 func (h *Held) renew(ctx context.Context) renewal {
-	r := renewal{sent: time.Now(), wall: h.keeper.wall().Round(0)}
-	renewed, err := h.keeper.store.RenewLease(ctx, runstore.RenewRequest{Fence: h.Fence(), TTL: h.keeper.opts.TTL})
+	r := renewal{sent: time.Now(), wall: h.keeper.wall().Round(0), carried: h.nextCheckpoint()}
+	req := runstore.RenewRequest{Fence: h.Fence(), TTL: h.keeper.opts.TTL}
+	if r.carried != nil {
+		req.Writes, req.ID = r.carried.writes, r.carried.id
+	}
+	renewed, err := h.keeper.store.RenewLease(ctx, req)
 	r.lease, r.err = renewed.Lease, err
 	return r
 }
@@ -26,6 +31,7 @@ func (h *Held) renew(ctx context.Context) renewal {
 func (h *Held) applyRenewal(r renewal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.settleCheckpoint(r.carried, nil)
 	h.lease = r.lease
 	h.trust = h.trust.extend(r.sent, r.wall, h.keeper.opts.TTL, h.keeper.opts.Margin)
 }
@@ -124,8 +130,12 @@ func (b *heartbeats) handleReply(r renewal) bool {
 		b.scheduleNext()
 	case transient(r.err):
 		b.scheduleRetry(r.err)
+	case r.carried != nil && !endsLease(r.err):
+		b.held.reportCheckpoint(r.carried, r.err)
+		b.due.Reset(0) // the lease has not been renewed yet
 	default:
 		b.held.markLost(r.err, nil)
+		b.held.reportCheckpoint(r.carried, b.held.lostError(r.err)) // a repeat finds what was applied
 		return false
 	}
 	return true

@@ -26,6 +26,8 @@ type Held struct {
 	finished bool  // the lease is lost or the work has returned
 	lost     error // a *LostError
 	final    runstore.Writes
+	next     *checkpoint // the checkpoint that no renewal has carried yet
+	sending  *checkpoint // the checkpoint of the renewal in flight, or of unknown outcome
 }
 
 func (k *Keeper) newHeld(granted Granted) *Held {
@@ -151,10 +153,14 @@ func (h *Held) finish(ctx context.Context, err error) error {
 		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
 		select {
-		case <-h.pending:
+		case r := <-h.pending:
+			if r.err == nil {
+				h.reportCheckpoint(r.carried, nil)
+			}
 		case <-timer.C:
 		}
 	}
+	h.endCheckpoints(lost)
 	switch {
 	case lost == nil || errors.Is(err, lost):
 		return err

@@ -90,6 +90,16 @@ func appendUnder(b *testing.B, s runstore.RunStore, lease runstore.Lease) {
 	}
 }
 
+// BenchmarkLoneWriter commits one event after the other on one run: the cost of a commit that shares
+// its sync with no other.
+func BenchmarkLoneWriter(b *testing.B) {
+	s := openBench(b, nil)
+	held := leases(b, s, 1)
+	for b.Loop() {
+		appendUnder(b, s, held[0])
+	}
+}
+
 // BenchmarkGroupCommit compares 64 concurrent committers with group commit on and
 // off, synchronous=FULL: each on a run of its own, and all on one run.
 func BenchmarkGroupCommit(b *testing.B) {

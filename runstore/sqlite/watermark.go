@@ -39,10 +39,10 @@ type watermark struct {
 
 	mu    sync.Mutex
 	file  *os.File
-	info  fs.FileInfo // identifies file
-	known progress    // the progress that this handle wrote last
-	line  []byte      // the line that this handle wrote last
-	found [256]byte   // a buffer for the content of the file, longer than every line
+	id    fileID    // identifies file
+	known progress  // the progress that this handle wrote last
+	line  []byte    // the line that this handle wrote last
+	found [256]byte // a buffer for the content of the file, longer than every line
 }
 
 // progress is how much a database has committed.
@@ -100,11 +100,15 @@ func (w *watermark) advance(p progress) error {
 		return err
 	}
 	defer unlockFile(w.file)
-	n, err := w.file.ReadAt(w.found[:], 0)
+	found := w.found[:]
+	if len(w.line) > 0 {
+		found = found[:len(w.line)] // all lines have the same length, so there is no more to read
+	}
+	n, err := w.file.ReadAt(found, 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if found := w.found[:n]; !bytes.Equal(found, w.line) { // if equal, p is further than the file
+	if found = found[:n]; !bytes.Equal(found, w.line) { // if equal, p is further than the file
 		if seen, ok := parse(found); ok && seen.Incarnation == p.Incarnation && !seen.behind(p) {
 			return nil
 		}
@@ -123,14 +127,14 @@ func (w *watermark) lock() error {
 			if err != nil {
 				return err
 			}
-			if w.info, err = file.Stat(); err != nil {
+			if w.id, err = idOfFile(file); err != nil {
 				return errors.Join(err, file.Close())
 			}
 			w.file, w.line = file, w.line[:0]
 		}
 		lockFile(w.file)
-		there, err := os.Stat(w.path)
-		if err == nil && os.SameFile(there, w.info) {
+		there, err := idAtPath(w.path)
+		if err == nil && there.same(w.id) {
 			return nil
 		}
 		_ = w.file.Close() // the file is never synced, so an error loses nothing

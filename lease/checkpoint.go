@@ -1,0 +1,104 @@
+package lease
+
+import (
+	"errors"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// checkpoint is a set of writes that rides on a renewal.
+type checkpoint struct {
+	writes runstore.Writes
+	id     runstore.BatchID // of the renewal that carries the writes, the same for every repeat
+	done   chan error       // buffered: receives the outcome, once
+}
+
+// Checkpoint has the next renewal carry the writes: they are applied with it, in one atomic step and
+// under this lease, without a request of their own. Work that stores its progress often, and needs
+// no acknowledgement of each step, so pays nothing for it beyond the heartbeats. Applied writes of
+// events or records are progress (I13).
+//
+// The channel receives the outcome once: nil when the writes are applied, or why they are not.
+//
+//   - [ErrReplaced]: a later call came before the next renewal. Writes that must all be applied need
+//     a batch of their own, or one checkpoint that contains them.
+//   - The store's refusal of the writes, such as runstore.ErrTooLarge. The lease is then renewed
+//     without them.
+//   - [ErrEnded]: the work has returned, and no renewal had carried the writes. What belongs to the
+//     end of the work goes to [Held.ReleaseWith].
+//   - The [LostError], if the lease was lost. It matches runstore.ErrUnknownOutcome where a renewal
+//     had carried the writes and its outcome is unknown.
+//
+// The caller must not change the writes before it has received the outcome.
+func (h *Held) Checkpoint(w runstore.Writes) <-chan error {
+	c := &checkpoint{writes: w, id: runstore.NewBatchID(), done: make(chan error, 1)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case w.IsZero():
+		c.done <- nil // nothing to apply
+	case h.lost != nil:
+		c.done <- h.lost
+	case h.finished:
+		c.done <- ErrEnded
+	default:
+		if h.next != nil {
+			h.next.done <- ErrReplaced
+		}
+		h.next = c
+	}
+	return c.done
+}
+
+// nextCheckpoint returns the checkpoint for the next renewal, or nil: that of a renewal of unknown
+// outcome first, under its id.
+func (h *Held) nextCheckpoint() *checkpoint {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sending == nil {
+		h.sending, h.next = h.next, nil
+	}
+	return h.sending
+}
+
+// settleCheckpoint is reportCheckpoint for a caller that holds mu.
+func (h *Held) settleCheckpoint(c *checkpoint, err error) {
+	if c == nil || h.sending != c {
+		return
+	}
+	c.done <- err
+	h.sending = nil
+}
+
+// reportCheckpoint reports the outcome of a checkpoint that a renewal carried: nil, or why the writes
+// were not applied.
+func (h *Held) reportCheckpoint(c *checkpoint, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.settleCheckpoint(c, err)
+}
+
+// endCheckpoints reports the outcome of the checkpoints that no renewal has settled, when the work
+// has ended.
+func (h *Held) endCheckpoints(lost error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	err := ErrEnded
+	if lost != nil {
+		err = lost
+	}
+	if h.next != nil {
+		h.next.done <- err
+		h.next = nil
+	}
+	if h.sending != nil {
+		h.sending.done <- errors.Join(err, runstore.ErrUnknownOutcome)
+		h.sending = nil
+	}
+}
+
+// endsLease reports whether the store's definite answer to a renewal ends the lease, whatever the
+// renewal carried.
+func endsLease(err error) bool {
+	return leaseGone(err) || errors.Is(err, runstore.ErrNoProgress) || errors.Is(err, runstore.ErrClosed)
+}

@@ -1,0 +1,210 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// writes appends one event.
+func writes(kind string) runstore.Writes {
+	var w runstore.Writes
+	w.Append(kind, nil)
+	return w
+}
+
+// kinds returns the kinds of the run's events.
+func (f *fixture) kinds() (all []string) {
+	f.t.Helper()
+	for e, err := range runstore.Journal(context.Background(), f.RunStore, run, 1) {
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		all = append(all, e.Kind)
+	}
+	return all
+}
+
+func (f *fixture) wantKinds(want ...string) {
+	f.t.Helper()
+	if got := f.kinds(); fmt.Sprint(got) != fmt.Sprint(want) {
+		f.t.Errorf("the journal has %v, want %v", got, want)
+	}
+}
+
+// A checkpoint rides on the next heartbeat, and a later one replaces it before that.
+func TestCheckpointRidesOnTheHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+			first := held.Checkpoint(writes("first"))
+			second := held.Checkpoint(writes("second"))
+			if err := <-first; err != lease.ErrReplaced {
+				t.Errorf("first: %v, want ErrReplaced", err)
+			}
+			began := time.Now()
+			if err := <-second; err != nil {
+				t.Errorf("second: %v", err)
+			}
+			if d := time.Since(began); d < 5*time.Second || d > 10*time.Second {
+				t.Errorf("applied after %v, want at the first heartbeat", d)
+			}
+			f.wantKinds("second")
+			if err := <-held.Checkpoint(runstore.Writes{}); err != nil {
+				t.Errorf("a checkpoint without writes: %v", err)
+			}
+			last := held.Checkpoint(writes("last"))
+			go func() {
+				if err := <-last; err != lease.ErrEnded {
+					t.Errorf("last: %v, want ErrEnded", err)
+				}
+			}()
+			held.ReleaseWith(writes("end"))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		f.wantKinds("second", "end")
+		if n := len(f.renewed()); n != 1 {
+			t.Errorf("%d renewals, want 1: a checkpoint costs no request", n)
+		}
+	})
+}
+
+// A checkpoint whose reply was lost is repeated under its id before a later one, and applied once.
+func TestCheckpointIsAppliedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.renew = func(_ context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			r, err := next()
+			if n <= 2 {
+				return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnknownOutcome}
+			}
+			return r, err
+		}
+		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+			first := held.Checkpoint(writes("first"))
+			time.Sleep(10 * time.Second) // the first renewal has been sent
+			second := held.Checkpoint(writes("second"))
+			if err := errors.Join(<-first, <-second); err != nil {
+				t.Error(err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.wantKinds("first", "second")
+	})
+}
+
+// Writes that the store refuses cost neither the lease nor the next checkpoint.
+func TestRefusedCheckpointKeepsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+			var bad runstore.Writes
+			bad.Append("", nil) // an event needs a kind
+			if err := <-held.Checkpoint(bad); !errors.Is(err, runstore.ErrInvalid) {
+				t.Errorf("got %v, want ErrInvalid", err)
+			}
+			if err := <-held.Checkpoint(writes("good")); err != nil {
+				t.Error(err)
+			}
+			return ctx.Err()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.wantKinds("good")
+		if got := f.renewed(); len(got) != 3 || got[1] != got[0] {
+			t.Errorf("renewals at %v, want a second one right after the refusal", got)
+		}
+	})
+}
+
+// With the lease its checkpoint is lost: refused where the store says so, of unknown outcome where
+// no reply came.
+func TestCheckpointOfALostLease(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		err     error
+		unknown bool
+	}{
+		{"fenced", &runstore.FencedError{Presented: 1, Current: 2}, false},
+		{"no progress", runstore.ErrNoProgress, false},
+		{"no reply", runstore.ErrUnknownOutcome, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: test.err}
+				}
+				var carried, waiting, late <-chan error
+				err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+					carried = held.Checkpoint(writes("carried"))
+					if test.unknown {
+						time.Sleep(10 * time.Second)
+						waiting = held.Checkpoint(writes("waiting"))
+					}
+					<-ctx.Done()
+					late = held.Checkpoint(writes("late"))
+					return nil
+				})
+				if !errors.Is(err, lease.ErrLost) {
+					t.Fatalf("got %v, want ErrLost", err)
+				}
+				if err := <-carried; !errors.Is(err, lease.ErrLost) || errors.Is(err, runstore.ErrUnknownOutcome) != test.unknown {
+					t.Errorf("carried: %v, want ErrLost, of unknown outcome: %t", err, test.unknown)
+				}
+				if err := <-late; !errors.Is(err, lease.ErrLost) {
+					t.Errorf("late: %v, want ErrLost", err)
+				}
+				if waiting != nil {
+					if err := <-waiting; !errors.Is(err, lease.ErrLost) || errors.Is(err, runstore.ErrUnknownOutcome) {
+						t.Errorf("waiting: %v, want ErrLost and a definite outcome", err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Work that stalls loses its lease, with ErrNoProgress as the cause; checkpoints are progress.
+func TestStalledWorkEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		req := request()
+		req.MaxStall = 40 * time.Second
+		began := time.Now()
+		var ended time.Time
+		err := f.keeper(nil).Do(t.Context(), req, func(ctx context.Context, held *lease.Held) error {
+			for range 12 { // two minutes of progress
+				if err := <-held.Checkpoint(writes("step")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			<-ctx.Done()
+			ended = time.Now()
+			if !errors.Is(context.Cause(ctx), runstore.ErrNoProgress) {
+				t.Errorf("cause: %v, want ErrNoProgress", context.Cause(ctx))
+			}
+			return nil
+		})
+		if !errors.Is(err, runstore.ErrNoProgress) || !errors.Is(err, lease.ErrLost) {
+			t.Errorf("got %v, want the loss for want of progress", err)
+		}
+		if d := ended.Sub(began); d < 12*8*time.Second+30*time.Second {
+			t.Errorf("ended after %v: the checkpoints did not count as progress", d)
+		}
+	})
+}

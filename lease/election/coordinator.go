@@ -1,0 +1,235 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// State is what a replica is doing.
+type State int
+
+// The states of a replica.
+const (
+	// Stopped replicas do not take part: Run has not begun or has returned.
+	Stopped State = iota
+	// Standby replicas wait for the lease.
+	Standby
+	// Active is the replica that holds the lease and runs the work, as far as it knows.
+	Active
+)
+
+// String returns the state's name.
+func (s State) String() string {
+	switch s {
+	case Standby:
+		return "standby"
+	case Active:
+		return "active"
+	default:
+		return "stopped"
+	}
+}
+
+// Status describes a replica, for health endpoints and metrics. Only the store knows which replica
+// is active: a replica that is paused reports a status that is over.
+type Status struct {
+	Name    runstore.RunID
+	Replica runstore.Owner
+	State   State
+	// Token is the fencing token of the current term, or of the last one that this replica had; 0
+	// before its first.
+	Token runstore.Token
+	// Since is when the state began, on this process's clock.
+	Since time.Time
+	// Terms counts the terms of this replica, and Lost those that ended by a loss.
+	Terms, Lost int64
+	// Err is the last loss of the lease or refusal of the store; nil if there was none.
+	Err error
+}
+
+// ErrSteppedDown is the cause of the work's context after [Coordinator.StepDown].
+var ErrSteppedDown = errors.New("the replica has stepped down")
+
+// Coordinator keeps one of all replicas with the same name active. It is safe for concurrent use.
+type Coordinator struct {
+	store  runstore.RunStore
+	name   runstore.RunID
+	opts   Options
+	keeper *lease.Keeper
+
+	mu       sync.Mutex
+	status   Status
+	running  bool
+	stepDown context.CancelCauseFunc // ends the work of the current term; nil if there is none
+}
+
+// New returns a coordinator of the name, which is the id of a run: the run is created if it does
+// not exist, unlisted. Nil Options mean the defaults. The error lists every invalid option and
+// matches runstore.ErrInvalid.
+func New(store runstore.RunStore, name runstore.RunID, opts *Options) (*Coordinator, error) {
+	resolved, leases, err := opts.resolve()
+	keeper, leaseErr := lease.New(store, leases)
+	if err := errors.Join(runstore.CheckRunID(name), err, leaseErr); err != nil {
+		return nil, err
+	}
+	c := &Coordinator{store: store, name: name, opts: resolved, keeper: keeper}
+	c.status = Status{Name: name, Replica: resolved.Replica, Since: time.Now()}
+	return c, nil
+}
+
+// Status returns the replica's status.
+func (c *Coordinator) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// Run takes part in the election until ctx ends or the work has returned while the lease was held.
+// While this replica is active, work runs under the lease. Work must return soon after its context
+// has ended; it gets the lease's fence from held.
+//
+//   - After a loss of the lease Run continues as a standby, and work runs again in a later term.
+//   - If work returns although its context has not ended, Run releases the lease and returns the
+//     work's error: a singleton that is done, or that failed, is not repeated.
+//   - When ctx ends, Run waits for work, releases the lease and returns the context's cause.
+//
+// Run returns the store's error if no later request can succeed, such as runstore.ErrClosed or
+// ErrInvalid. Only one call of Run may be active; another returns an error at once.
+func (c *Coordinator) Run(ctx context.Context, work lease.Work) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	defer c.end()
+	for {
+		granted, err := c.acquire(ctx)
+		if ctx.Err() != nil {
+			return errors.Join(context.Cause(ctx), err)
+		}
+		if err != nil {
+			return err
+		}
+		steppedDown, err := c.term(ctx, granted, work)
+		switch {
+		case errors.Is(err, lease.ErrLost):
+			c.enter(Standby, func(s *Status) { s.Lost++; s.Err = err })
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !steppedDown:
+			return err
+		default:
+			c.enter(Standby, func(s *Status) { s.Err = err })
+			// Another replica comes first.
+			if !pause(ctx, c.opts.AcquireInterval) {
+				return context.Cause(ctx)
+			}
+		}
+	}
+}
+
+// StepDown ends the current term of this replica, if it has one: the work's context ends with
+// [ErrSteppedDown], the lease is released once the work has returned, and the replica is a standby
+// that does not request the lease for one AcquireInterval. It reports whether there was a term.
+func (c *Coordinator) StepDown() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stepDown == nil {
+		return false
+	}
+	c.stepDown(ErrSteppedDown)
+	return true
+}
+
+// acquire waits for the lease. It creates the run if there is none, also after a purge.
+func (c *Coordinator) acquire(ctx context.Context) (lease.Granted, error) {
+	for backoff := c.opts.AcquireInterval / 5; ; backoff = min(2*backoff, c.opts.AcquireInterval) {
+		granted, err := c.keeper.Acquire(ctx, runstore.AcquireRequest{
+			Run:       c.name,
+			LeaseSpec: runstore.LeaseSpec{Owner: c.opts.Replica, Reactor: c.opts.Reactor, MaxStall: c.opts.MaxStall},
+		})
+		if errors.Is(err, runstore.ErrNotFound) {
+			_, err = c.store.CreateRun(ctx, runstore.RunSpec{ID: c.name, Unlisted: true})
+			if err == nil {
+				continue
+			}
+		}
+		switch runstore.KindOf(err) {
+		case nil:
+			return granted, err
+		case runstore.ErrUnavailable, runstore.ErrUnknownOutcome:
+			c.opts.Logger.Warn("election: the store cannot be reached", "name", c.name, "replica", c.opts.Replica, "error", err)
+		default:
+			return granted, err
+		}
+		if !pause(ctx, backoff) {
+			return granted, context.Cause(ctx)
+		}
+	}
+}
+
+// term runs the work of one term. It reports whether the replica stepped down.
+func (c *Coordinator) term(ctx context.Context, granted lease.Granted, work lease.Work) (steppedDown bool, err error) {
+	termCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	c.mu.Lock()
+	c.stepDown = cancel
+	c.mu.Unlock()
+	c.enter(Active, func(s *Status) { s.Token = granted.Lease.Token; s.Terms++ })
+	err = c.keeper.Hold(termCtx, granted, work)
+	c.mu.Lock()
+	c.stepDown = nil
+	c.mu.Unlock()
+	return context.Cause(termCtx) == ErrSteppedDown, err
+}
+
+// begin marks the coordinator as running.
+func (c *Coordinator) begin() error {
+	c.mu.Lock()
+	running := c.running
+	c.running = true
+	c.mu.Unlock()
+	if running {
+		return fmt.Errorf("election: %q runs already in this coordinator", string(c.name))
+	}
+	c.enter(Standby, nil)
+	return nil
+}
+
+func (c *Coordinator) end() {
+	c.enter(Stopped, nil)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running = false
+}
+
+// enter changes the status, and reports the change.
+func (c *Coordinator) enter(state State, change func(*Status)) {
+	c.mu.Lock()
+	c.status.State, c.status.Since = state, time.Now()
+	if change != nil {
+		change(&c.status)
+	}
+	now := c.status
+	c.mu.Unlock()
+	c.opts.Logger.Info("election: "+state.String(), "name", now.Name, "replica", now.Replica, "token", now.Token, "error", now.Err)
+	if c.opts.OnChange != nil {
+		c.opts.OnChange(now)
+	}
+}
+
+// pause waits for d. It reports false if ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,76 @@
+package election
+
+import (
+	"cmp"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// DefaultAcquireInterval is the default of Options.AcquireInterval.
+const DefaultAcquireInterval = 5 * time.Second
+
+// ReplicaVariable names the environment variable with the name of this replica.
+const ReplicaVariable = "TAPESTORE_REPLICA_ID"
+
+// Options configures a [Coordinator]. A zero field takes its default; nil Options mean all defaults.
+type Options struct {
+	// Replica names this replica in the lease. Default [ReplicaID].
+	Replica runstore.Owner
+	// Reactor names the kind of driver in the lease.
+	Reactor runstore.Reactor
+	// TTL is how long a grant or renewal lasts on the store clock. Default 30 s.
+	TTL time.Duration
+	// AcquireInterval is the longest time between two requests of a standby. Default 5 s. A standby
+	// also requests the lease right after its expiry and, where the store announces it, after its
+	// release.
+	AcquireInterval time.Duration
+	// MaxStall is how long the active replica may make no progress (runstore.LeaseSpec) before it
+	// loses its lease. Default none.
+	MaxStall time.Duration
+	// ReleaseTimeout bounds the release, retries included. Default 5 s.
+	ReleaseTimeout time.Duration
+	// OnChange is called after each change of [Status], in order, on the goroutine of Run. It must
+	// not block. Nil means no calls.
+	OnChange func(Status)
+	// Logger receives the changes of Status and the requests that failed. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// resolve returns the options with their defaults filled in, and the options of the keeper.
+func (o *Options) resolve() (Options, *lease.Options, error) {
+	r := Options{}
+	if o != nil {
+		r = *o
+	}
+	if r.Replica == "" {
+		r.Replica = ReplicaID()
+	}
+	r.TTL = cmp.Or(r.TTL, lease.DefaultTTL)
+	r.AcquireInterval = cmp.Or(r.AcquireInterval, DefaultAcquireInterval)
+	r.Logger = cmp.Or(r.Logger, slog.Default())
+	var err error
+	if r.AcquireInterval < 0 {
+		err = errors.Join(err, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "acquire interval", Problem: fmt.Sprintf("%v is negative", r.AcquireInterval)})
+		r.AcquireInterval = DefaultAcquireInterval
+	}
+	return r, &lease.Options{
+		TTL: r.TTL, ReleaseTimeout: r.ReleaseTimeout,
+		// The first pause is a fifth of the longest: a standby that just missed a release looks soon.
+		MinBackoff: max(r.AcquireInterval/5, 1), MaxBackoff: r.AcquireInterval,
+	}, err
+}
+
+// ReplicaID returns a name for this replica: the value of TAPESTORE_REPLICA_ID, or else the host's
+// name, or else a random name. Replicas that share a host need distinct values of the variable: the
+// store keeps their leases apart in any case, but nobody can tell them apart in a Status.
+func ReplicaID() runstore.Owner {
+	host, _ := os.Hostname() // without one the name is random
+	return runstore.Owner(cmp.Or(os.Getenv(ReplicaVariable), host, "replica-"+rand.Text()))
+}
