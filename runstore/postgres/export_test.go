@@ -2,11 +2,13 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
@@ -152,4 +154,13 @@ func TakeForForeign(s *Store) {
 // Notify delivers to a handle the notification of another handle's write to a run.
 func Notify(s, sender *Store, id runstore.RunID) {
 	s.engine.notifier.wakeRuns(sender.engine.notifier.process + " " + runHash(id))
+}
+
+// SQLState returns the server's code of an error, or "".
+func SQLState(err error) string {
+	var server *pgconn.PgError
+	if errors.As(err, &server) {
+		return server.Code
+	}
+	return ""
 }

@@ -1,0 +1,99 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
+)
+
+// lockHead locks the row of a run until the end of the transaction, against takeovers, releases and
+// purges, and reads its head.
+const lockHead = `SELECT ` + headColumns + ` FROM tapestore.runs WHERE runs.id = $1 AND NOT runs.purged FOR NO KEY UPDATE`
+
+// limitIdle makes the server end the session when the transaction has been idle for $1 ms, unless
+// the session has a lower limit: a paused process must not keep its successor waiting for the lock.
+const limitIdle = `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true)
+	FROM pg_catalog.pg_settings WHERE name = 'idle_in_transaction_session_timeout' AND (setting::bigint = 0 OR setting::bigint > $1::text::bigint)`
+
+// FenceTx fences a transaction of the caller's, on a connection of the caller's to the database of
+// the store, so that the caller's own tables are protected as runs are: the transaction commits only
+// if the fence is the run's current grant when it commits.
+//
+// FenceTx locks the run's row until the transaction ends. A takeover waits for that, so every
+// change of the transaction comes before the next grant. The holder's own commits and heartbeats
+// wait too, so keep the transaction shorter than a heartbeat, and call FenceTx right before the
+// changes. If the process is paused in the transaction, the server ends the session after
+// Options.LockTimeout and undoes the changes (idle_in_transaction_session_timeout, set for this
+// transaction only).
+//
+// On an error FenceTx rolls the transaction back, so that a caller that ignores the error commits
+// nothing. Errors: ErrFenced, ErrLeaseExpired (strict leases), ErrStoreBehind, ErrNotFound;
+// ErrInvalid without a fence; ErrUnavailable, with the driver's error as its cause, if a statement
+// failed, for example because the transaction is serializable and the row has changed since it
+// began (SQLSTATE 40001).
+func (s *Store) FenceTx(ctx context.Context, tx pgx.Tx, f runstore.Fence) error {
+	return s.fenceTx(f, func(text string, args []any, targets ...any) error {
+		return tx.QueryRow(ctx, s.engine.sql(text), args...).Scan(targets...)
+	}, func() error { return tx.Rollback(context.WithoutCancel(ctx)) })
+}
+
+// FenceSQLTx is [Store.FenceTx] for a transaction of package database/sql, with any driver that
+// takes parameters as $1.
+func (s *Store) FenceSQLTx(ctx context.Context, tx *sql.Tx, f runstore.Fence) error {
+	return s.fenceTx(f, func(text string, args []any, targets ...any) error {
+		return tx.QueryRowContext(ctx, s.engine.sql(text), args...).Scan(targets...)
+	}, tx.Rollback)
+}
+
+func (s *Store) fenceTx(f runstore.Fence, row func(text string, args []any, targets ...any) error, rollback func() error) error {
+	err := s.checkFence(f, row)
+	if err == nil {
+		return nil
+	}
+	_ = rollback() // a transaction that cannot be rolled back cannot commit either
+	var kind *runstore.InputError
+	if errors.As(err, &kind) {
+		return err
+	}
+	switch runstore.KindOf(err) {
+	case runstore.ErrFenced, runstore.ErrLeaseExpired, runstore.ErrStoreBehind, runstore.ErrNotFound:
+		return &runstore.OpError{Op: "fence transaction", Run: f.Run(), Err: err}
+	default:
+		return &runstore.OpError{Op: "fence transaction", Run: f.Run(), Err: runstore.ErrUnavailable, Cause: err}
+	}
+}
+
+// checkFence locks the run's row and judges the fence.
+func (s *Store) checkFence(f runstore.Fence, row func(text string, args []any, targets ...any) error) error {
+	if f.IsZero() {
+		return adapter.Invalid("fence", "is missing")
+	}
+	var ignored any
+	limit := strconv.FormatInt(s.engine.opts.LockTimeout.Milliseconds(), 10)
+	if err := row(limitIdle, []any{limit}, &ignored); err != nil && !noRows(err) { // no row: the session has a lower limit
+		return err
+	}
+	var h nullHead
+	if err := row(lockHead, []any{[]byte(f.Run())}, h.targets()...); noRows(err) {
+		return runstore.ErrNotFound
+	} else if err != nil {
+		return err
+	}
+	// The time is read after the lock, in a statement of its own: one that waits for a lock may have
+	// evaluated its columns before.
+	var now pgtype.Timestamptz
+	if err := row(`SELECT clock_timestamp()`, nil, &now); err != nil {
+		return err
+	}
+	return h.head(f.Run()).Fence(f, now.Time.UTC().Truncate(time.Microsecond))
+}
+
+func noRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) || errors.Is(err, sql.ErrNoRows) }
