@@ -117,7 +117,7 @@ func commitWithRetries(ctx context.Context, s runstore.RunStore, b runstore.Batc
 }
 
 func leftOpen(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	write := func(ctx context.Context, s runstore.RunStore, lease runstore.Lease) *attempt {
 		b := runstore.NewBatch(lease.Run, lease.Fence())
 		b.Append("event", []byte("of the dead"))

@@ -272,7 +272,7 @@ func createWhole(t T, e *Env) {
 	_, err = e.Store.GetRun(ctx, "run")
 	Refused(t, "reading what was refused", err, runstore.ErrNotFound)
 
-	stores := e.handles(t, contenders)
+	stores := openHandles(t, e, contenders)
 	results := make([]runstore.Created, contenders)
 	runConcurrently(t, contenders, func(i int) (err error) {
 		results[i], err = stores[i].CreateRun(ctx, spec(fmt.Sprint("contender-", i)))

@@ -27,13 +27,9 @@ type childTask struct {
 	Round int
 }
 
-// roles holds the functions of a child by name. A role reads its parent's commands from in and
-// reports line by line on out.
-var roles = map[string]func(ctx context.Context, s runstore.RunStore, round int, in *bufio.Scanner, out *report) error{
-	"load":   childLoad,
-	"flood":  childFlood,
-	"zombie": childZombie,
-}
+// role is what a child process does. It reads its parent's commands from in and reports line by
+// line on out.
+type role func(ctx context.Context, s runstore.RunStore, round int, in *bufio.Scanner, out *report) error
 
 // report writes lines to the parent, each in one Write.
 type report struct{ w io.Writer }
@@ -43,16 +39,15 @@ func (r *report) line(format string, args ...any) error {
 	return err
 }
 
-// RunChild runs the task of a child process and then exits, if a crash case started this process as
-// its child; otherwise it returns at once. Run and Execute call it. A program that does other work
-// before calling them calls RunChild first.
-func RunChild() {
+// runChild runs the task of a child process and then exits, if a crash case started this process as
+// its child; otherwise it returns at once. roles holds what a child can do, by name.
+func runChild(roles map[string]role) {
 	text := os.Getenv(childVariable)
 	if text == "" {
 		return
 	}
 	out := &report{os.Stdout}
-	if err := runChildTask(text, out); err != nil {
+	if err := runChildTask(text, roles, out); err != nil {
 		_ = out.line("error %q", err.Error()) // the parent may be gone
 		os.Exit(1)
 	}
@@ -60,13 +55,13 @@ func RunChild() {
 }
 
 // runChildTask runs the childTask that text holds as JSON, and reports on out.
-func runChildTask(text string, out *report) error {
+func runChildTask(text string, roles map[string]role, out *report) error {
 	var e childTask
 	if err := json.Unmarshal([]byte(text), &e); err != nil {
 		return err
 	}
-	role := roles[e.Role]
-	if role == nil {
+	do := roles[e.Role]
+	if do == nil {
 		return fmt.Errorf("unknown role %q", e.Role)
 	}
 	ctx := context.Background()
@@ -74,7 +69,7 @@ func runChildTask(text string, out *report) error {
 	if err != nil {
 		return err
 	}
-	return role(ctx, s, e.Round, bufio.NewScanner(os.Stdin), out)
+	return do(ctx, s, e.Round, bufio.NewScanner(os.Stdin), out)
 }
 
 // child is a child process of a crash case, as its parent sees it.
@@ -90,7 +85,7 @@ func startChild(t T, e childTask) *child {
 	t.Helper()
 	text, err := json.Marshal(e)
 	if err != nil {
-		t.Fatalf("errand: %v", err)
+		t.Fatalf("task: %v", err)
 	}
 	program, err := os.Executable()
 	if err != nil {

@@ -124,7 +124,7 @@ func storeClockExpires(t T, e *Env) {
 func clockNeverBack(t T, e *Env) {
 	const readers = 4
 	readings := e.Scaled(t, "readings of each reader", 40, 200)
-	handles := e.handles(t, readers)
+	handles := openHandles(t, e, readers)
 	var mu sync.Mutex
 	var highest time.Time // the highest reading that has ended
 	contend(readers, func(i int) {

@@ -41,6 +41,9 @@ func (e *Env) Skewed(t T, skews []time.Duration) (runstore.RunStore, *ProcessClo
 	return s, c
 }
 
+// Skews returns the errors of the clock, in the order in which Steps sets them.
+func (c *ProcessClock) Skews() []time.Duration { return slices.Clone(c.skews) }
+
 // Now returns the time of day that the process reads.
 func (c *ProcessClock) Now() time.Time {
 	c.readings.Add(1)
@@ -66,21 +69,21 @@ func (c *ProcessClock) String() string {
 	}
 }
 
-// steps sets the clock to each of its errors in turn and yields a name for the process. It fails
+// Steps sets the clock to each of its errors in turn and yields a name for the process. It fails
 // the case if the process did not read its clock in one of the steps.
-func (c *ProcessClock) steps(t T) iter.Seq[string] {
+func (c *ProcessClock) Steps(t T) iter.Seq[string] {
 	return func(yield func(who string) bool) {
 		for _, skew := range c.skews {
 			if !yield(c.Set(skew)) {
 				return
 			}
-			c.wasRead(t)
+			c.WasRead(t)
 		}
 	}
 }
 
-// wasRead fails the case if the process has not read its clock since the clock was last set.
-func (c *ProcessClock) wasRead(t T) {
+// WasRead fails the case if the process has not read its clock since the clock was last set.
+func (c *ProcessClock) WasRead(t T) {
 	t.Helper()
 	if c.readings.Load() == 0 {
 		t.Errorf("the handle of %s never read that clock, which proves nothing: OpenSkewed ignores the clock that it is given. "+

@@ -16,7 +16,7 @@ func slowStamps(t T, e *Env) {
 // earliestCommitTime returns the earliest time that a later write of s may return: the store clock,
 // less the time that s took to read it. A handle that knows the store clock only by such readings
 // has no better estimate.
-func (e *Env) earliestCommitTime(t T, s runstore.RunStore) time.Time {
+func earliestCommitTime(t T, e *Env, s runstore.RunStore) time.Time {
 	t.Helper()
 	began := time.Now()
 	if _, err := s.Now(t.Context()); err != nil {
@@ -30,7 +30,7 @@ func (e *Env) earliestCommitTime(t T, s runstore.RunStore) time.Time {
 // those of the store clock at the write.
 func checkCommitTimes(t T, e *Env, s runstore.RunStore, id runstore.RunID, what string) {
 	t.Helper()
-	from := e.earliestCommitTime(t, s)
+	from := earliestCommitTime(t, e, s)
 	now, err := s.Now(t.Context())
 	if err != nil {
 		t.Fatalf("now: %v", err)
@@ -45,10 +45,10 @@ func checkCommitTimes(t T, e *Env, s runstore.RunStore, id runstore.RunID, what 
 	checkBetween(t, "the creation "+what, created.Run.CreatedAt, from, to)
 	checkBetween(t, "the runnable time set "+what, created.Run.RunnableAt, from.Add(TTL), to.Add(TTL))
 
-	from = e.earliestCommitTime(t, s)
+	from = earliestCommitTime(t, e, s)
 	lease := mustAcquire(t, s, acquire(id, "holder", TTL))
 	checkBetween(t, "the expiry of a grant "+what, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
-	from = e.earliestCommitTime(t, s)
+	from = earliestCommitTime(t, e, s)
 	renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
 	if err != nil {
 		t.Fatalf("renew: %v", err)
@@ -57,7 +57,7 @@ func checkCommitTimes(t T, e *Env, s runstore.RunStore, id runstore.RunID, what 
 
 	b := appending(lease, "work")
 	b.Put("record", nil, runstore.Place{Index: "queue", At: runstore.After(time.Minute)})
-	from = e.earliestCommitTime(t, s)
+	from = earliestCommitTime(t, e, s)
 	done := applied(t, s, "commit", b)
 	to = e.Now(t)
 	checkBetween(t, "a commit "+what, done.Time, from, to)

@@ -50,7 +50,7 @@ func skewedThief(t T, e *Env) {
 	lease := e.Acquire(t, e.Store, "run", "holder")
 	thief, clock := e.Skewed(t, aheadFirst)
 	before := dump(t, e.Store, "run")
-	for who := range clock.steps(t) {
+	for who := range clock.Steps(t) {
 		what := fmt.Sprintf("acquire by %s, of a lease until %v on the store clock", who, lease.ExpiresAt)
 		plain, writing := acquire("run", "thief", TTL), acquire("run", "thief", TTL)
 		writing.Writes.Append("stolen", nil)
@@ -71,7 +71,8 @@ func skewedThief(t T, e *Env) {
 func skewedHolder(t T, e *Env) {
 	s, clock := e.Skewed(t, backFirst)
 	e.Create(t, "run")
-	back, ahead, right := clock.skews[0], clock.skews[1], clock.skews[2]
+	skews := clock.Skews()
+	back, ahead, right := skews[0], skews[1], skews[2]
 	for _, step := range []struct {
 		from, to time.Duration
 		strict   bool
@@ -79,10 +80,10 @@ func skewedHolder(t T, e *Env) {
 		who := clock.Set(step.from)
 		req := acquire("run", "holder", TTL)
 		req.Strict = step.strict
-		from := e.earliestCommitTime(t, s)
+		from := earliestCommitTime(t, e, s)
 		lease := mustAcquire(t, s, req)
 		checkBetween(t, "the expiry of a grant to "+who, lease.ExpiresAt, from.Add(TTL), e.Now(t).Add(TTL))
-		clock.wasRead(t)
+		clock.WasRead(t)
 
 		who = fmt.Sprintf("%s by now, strict %t", clock.Set(step.to), step.strict)
 		e.Advance(t, e.ShortTTL()/2)
@@ -97,7 +98,7 @@ func skewedHolder(t T, e *Env) {
 		}
 		_, err = e.Store.AcquireLease(t.Context(), acquire("run", "other", TTL))
 		checkLeaseHeld(t, "acquire against "+who, err, lease, TTL)
-		from = e.earliestCommitTime(t, s)
+		from = earliestCommitTime(t, e, s)
 		renewed, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: 2 * TTL})
 		if err != nil {
 			t.Fatalf("renewal by %s: got error %v, want none: the lease lasts until %v and the store clock shows %v", who, err, lease.ExpiresAt, e.Now(t))
@@ -107,7 +108,7 @@ func skewedHolder(t T, e *Env) {
 			t.Errorf("commit through a right clock under the lease of %s: got error %v, want none", who, err)
 		}
 		mustRelease(t, s, lease)
-		clock.wasRead(t)
+		clock.WasRead(t)
 	}
 }
 
@@ -116,7 +117,7 @@ func skewedTakeover(t T, e *Env) {
 	create := func(by runstore.RunStore, id runstore.RunID, what string) runstore.Lease {
 		spec := withLease(id, "holder")
 		spec.Lease.TTL = e.ShortTTL()
-		from := e.earliestCommitTime(t, by)
+		from := earliestCommitTime(t, e, by)
 		created, err := by.CreateRun(t.Context(), spec)
 		if err != nil {
 			t.Fatalf("create %q: %v", id, err)
@@ -134,24 +135,25 @@ func skewedTakeover(t T, e *Env) {
 			t.Errorf("takeover by %s: got token %v, want %v", what, taken.Token, lease.Token+1)
 		}
 	}
-	for i, skew := range clock.skews {
+	skews := clock.Skews()
+	for i, skew := range skews {
 		who := clock.Set(skew)
 		wrong := create(s, runstore.RunID(fmt.Sprintf("of-wrong-%d", i)), who)
-		clock.wasRead(t)
+		clock.WasRead(t)
 		right := create(e.Store, runstore.RunID(fmt.Sprintf("of-right-%d", i)), "a process whose clock is right")
-		stepped := clock.Set(clock.skews[(i+1)%len(clock.skews)])
-		e.expire(t)
+		stepped := clock.Set(skews[(i+1)%len(skews)])
+		expire(t, e)
 		takeOver(e.Store, wrong, "a process whose clock is right, from "+who)
 		takeOver(s, right, stepped)
 		checkFenced(t, "commit after the takeover", commitOnly(t, s, wrong), wrong, e.Get(t, wrong.Run))
-		clock.wasRead(t)
+		clock.WasRead(t)
 	}
 }
 
 func skewedStamps(t T, e *Env) {
 	s, clock := e.Skewed(t, backFirst)
 	n := 0
-	for who := range clock.steps(t) {
+	for who := range clock.Steps(t) {
 		checkCommitTimes(t, e, s, runstore.RunID(fmt.Sprintf("run-%d", n)), "by "+who)
 		n++
 	}
@@ -174,7 +176,7 @@ func skewedQueue(t T, e *Env) {
 	e.Acquire(t, e.Store, "leased", "holder")
 	e.Advance(t, 2*clockSlack)
 	s, clock := e.Skewed(t, aheadFirst)
-	for who := range clock.steps(t) {
+	for who := range clock.Steps(t) {
 		scan := func(q runstore.IndexQuery) (found []string) {
 			for entry, err := range runstore.Entries(t.Context(), s, q) {
 				if err != nil {
@@ -214,8 +216,8 @@ func skewedFeed(t T, e *Env) {
 	s, clock := e.Skewed(t, aheadFirst)
 	const each = 2
 	var right, followed []runstore.FeedEvent // as read by a right clock and by the wrong one
-	for who := range clock.steps(t) {
-		from := e.earliestCommitTime(t, s)
+	for who := range clock.Steps(t) {
+		from := earliestCommitTime(t, e, s)
 		for _, by := range []runstore.RunStore{s, e.Store} {
 			b := runstore.NewBatch("run", runstore.Unguarded("test"))
 			b.Append("signal", nil)

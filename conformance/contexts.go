@@ -47,7 +47,7 @@ func contextAtAnyStage(t T, e *Env) {
 	each := e.Scaled(t, "commits of each writer", 12, 40)
 	random := seeded(t)
 	lease := seedFixture(t, e, "run")
-	stores := e.handles(t, 2)
+	stores := openHandles(t, e, 2)
 	began := time.Now()
 	for range 5 {
 		e.Append(t, e.Store, lease, "begin")

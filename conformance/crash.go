@@ -31,9 +31,17 @@ func crashCases() []Case {
 	}
 }
 
-var needPause = Need{"pause", "a system on which processes can be stopped, and go on", func(*Env) string {
-	return reasonIf(!canPause, "processes cannot be stopped on this system")
-}}
+// childRoles holds the work of the child processes by name.
+func childRoles() map[string]role {
+	return map[string]role{"load": childLoad, "flood": childFlood, "zombie": childZombie}
+}
+
+var needPause = NewNeed("pause", "a system on which processes can be stopped, and go on", func(*Env) string {
+	if canPause {
+		return ""
+	}
+	return "processes cannot be stopped on this system"
+})
 
 // acknowledgement is what a child reported about a batch.
 type acknowledgement struct {

@@ -48,7 +48,7 @@ func killedFlood(t T, e *Env) {
 	say := func() string {
 		return fmt.Sprintf("the feed holds %d events, the journal %d: %s", len(feed), last, seqsOf(feed))
 	}
-	e.await(t, caseTimeout, growing(), func() bool {
+	e.AwaitState(t, caseTimeout, func() bool {
 		after := runstore.Position(0)
 		if len(feed) > 0 {
 			after = feed[len(feed)-1].Position

@@ -187,7 +187,7 @@ func stepTransfers(t T, e *Env, m stepMode) {
 		e.Create(t, id(i))
 		put(t, e.Store, id(i), "units", 0, fmt.Sprint(units))
 	}
-	stores := e.handles(t, drivers)
+	stores := openHandles(t, e, drivers)
 	reported := make([]map[string]runstore.Outcome, drivers)
 	runConcurrently(t, drivers, func(i int) error {
 		pick := random(i)

@@ -29,8 +29,8 @@ type Env struct {
 	advanced func() time.Duration // how far AdvanceClock has moved the store clock
 }
 
-// newEnv makes an empty store for c and opens the first handle on it.
-func newEnv(t T, h Harness, c Case) *Env {
+// NewEnv makes an empty store for c and opens the first handle on it.
+func NewEnv(t T, h Harness, c Case) *Env {
 	t.Helper()
 	e := &Env{name: c.Guarantee + "/" + c.Name, costly: h.Costly, leftOut: &notes{}, raised: &notes{}}
 	switch {
@@ -67,6 +67,9 @@ func (e *Env) Scaled(t T, what string, quick, full int) int {
 	return quick
 }
 
+// LeftOut returns what Scaled left out, such as "5000 of 100000 events".
+func (e *Env) LeftOut() []string { return e.leftOut.list() }
+
 // notes is a list without duplicates, safe for concurrent use.
 type notes struct {
 	mu  sync.Mutex
@@ -79,6 +82,12 @@ func (n *notes) add(note string) {
 	if !slices.Contains(n.all, note) {
 		n.all = append(n.all, note)
 	}
+}
+
+func (n *notes) list() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.all)
 }
 
 // sampled returns all values in a full run, every third one in a quick run. The first index depends
@@ -107,6 +116,7 @@ func (e *Env) Reopen(t T) runstore.RunStore {
 	return closing(t, func() (runstore.RunStore, error) { return e.Open(t.Context()) })
 }
 
+// closing opens a handle, which is closed when the case ends.
 func closing(t T, open func() (runstore.RunStore, error)) runstore.RunStore {
 	t.Helper()
 	s, err := open()
@@ -149,7 +159,7 @@ func (e *Env) Now(t T) time.Time {
 // what any correct store needs.
 func (e *Env) Await(t T, bound time.Duration, done func() bool) {
 	t.Helper()
-	e.await(t, bound, growing(), done, func() string { return "the condition does not hold" })
+	e.AwaitState(t, bound, done, func() string { return "the condition does not hold" })
 }
 
 // growing returns a function whose results grow from 1 ms to 20 ms: each poll costs the engine
@@ -162,7 +172,13 @@ func growing() func() time.Duration {
 	}
 }
 
-// await is Await with pause() between two polls, and with state() in the message of a failure.
+// AwaitState is Await with state() in the message of a failure.
+func (e *Env) AwaitState(t T, bound time.Duration, done func() bool, state func() string) {
+	t.Helper()
+	e.await(t, bound, growing(), done, state)
+}
+
+// await is AwaitState with pause() between two polls.
 func (e *Env) await(t T, bound time.Duration, pause func() time.Duration, done func() bool, state func() string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -203,7 +219,10 @@ func (e *Env) Create(t T, id runstore.RunID) runstore.Run {
 // Acquire acquires the lease of a run for owner with the standard TTL.
 func (e *Env) Acquire(t T, s runstore.RunStore, id runstore.RunID, owner runstore.Owner) runstore.Lease {
 	t.Helper()
-	lease, err := s.AcquireLease(t.Context(), acquire(id, owner, TTL))
+	lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+		Run:       id,
+		LeaseSpec: runstore.LeaseSpec{Owner: owner, Reactor: "agent", TTL: TTL, Grant: runstore.NewGrantID()},
+	})
 	if err != nil {
 		t.Fatalf("acquire %q for %q: %v", id, owner, err)
 	}

@@ -348,7 +348,7 @@ func refusedUnderLoad(t T, e *Env) {
 	ended := seedFixture(t, e, "run")
 	mustRelease(t, e.Store, ended)
 	lease := e.Acquire(t, e.Store, "run", "owner")
-	stores := e.handles(t, 3)
+	stores := openHandles(t, e, 3)
 	results := make([]*outcomes, writers)
 	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)

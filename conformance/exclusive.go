@@ -67,7 +67,7 @@ func acquireRace(t T, e *Env) {
 	const contenders = 8
 	rounds := e.Scaled(t, "rounds", 4, 10)
 	e.Create(t, "run")
-	handles := e.handles(t, contenders)
+	handles := openHandles(t, e, contenders)
 	var last runstore.Token
 	for round := range rounds {
 		lease := oneWinner(t, e, fmt.Sprintf("round %d", round), handles)
@@ -124,12 +124,12 @@ func oneWinner(t T, e *Env, what string, handles []runstore.RunStore) runstore.L
 func takeoverRace(t T, e *Env) {
 	const contenders, rounds = 8, 3
 	e.Create(t, "run")
-	handles := e.handles(t, contenders)
+	handles := openHandles(t, e, contenders)
 	for round := range rounds {
 		req := acquire("run", "sleeper", e.ShortTTL())
 		req.Writes.Append("granted", []byte("sleeper"))
 		old := mustAcquire(t, e.Store, req)
-		e.expire(t)
+		expire(t, e)
 		lease := oneWinner(t, e, fmt.Sprintf("round %d", round), handles)
 		if lease.Token != old.Token+1 {
 			t.Errorf("round %d: token %v took over from %v, want %v", round, lease.Token, old.Token, old.Token+1)
@@ -142,7 +142,7 @@ func takeoverRace(t T, e *Env) {
 func createRace(t T, e *Env) {
 	const contenders = 8
 	rounds := e.Scaled(t, "rounds", 3, 5)
-	handles := e.handles(t, contenders)
+	handles := openHandles(t, e, contenders)
 	for round := range rounds {
 		id := runstore.RunID(fmt.Sprintf("run-%d", round))
 		results := make([]runstore.Created, contenders)
@@ -187,7 +187,7 @@ func preemptRace(t T, e *Env) {
 	const contenders = 8
 	e.Create(t, "run")
 	first := e.Acquire(t, e.Store, "run", "first")
-	handles := e.handles(t, contenders)
+	handles := openHandles(t, e, contenders)
 	leases := make([]runstore.Granted, contenders)
 	contend(contenders, func(i int) {
 		var err error
@@ -226,12 +226,12 @@ func preemptRace(t T, e *Env) {
 
 func renewalRace(t T, e *Env) {
 	const contenders, rounds = 4, 4
-	handles := e.handles(t, contenders)
+	handles := openHandles(t, e, contenders)
 	for round := range rounds {
 		id := runstore.RunID(fmt.Sprintf("run-%d", round))
 		e.Create(t, id)
 		old := mustAcquire(t, e.Store, acquire(id, "late", e.ShortTTL()))
-		e.expire(t)
+		expire(t, e)
 		var renewal error
 		takeovers := make([]error, contenders)
 		contend(contenders+1, func(i int) {
@@ -266,7 +266,7 @@ func renewalRace(t T, e *Env) {
 func expiredIsTaken(t T, e *Env) {
 	e.Create(t, "run")
 	old := mustAcquire(t, e.Store, acquire("run", "old", e.ShortTTL()))
-	e.expire(t)
+	expire(t, e)
 	taken := mustAcquire(t, e.Reopen(t), acquire("run", "new", TTL))
 	if taken.Token != old.Token+1 || taken.Owner != "new" {
 		t.Errorf("takeover got token %v for %q, want %v for new", taken.Token, taken.Owner, old.Token+1)
@@ -285,7 +285,7 @@ func liveIsNotTaken(t T, e *Env) {
 	other := e.Reopen(t)
 	for range 2 {
 		before := dump(t, e.Store, "run")
-		from := e.earliestCommitTime(t, other)
+		from := earliestCommitTime(t, e, other)
 		req := acquire("run", "thief", TTL)
 		req.Writes.Append("stolen", nil)
 		_, err := other.AcquireLease(t.Context(), req)
@@ -315,7 +315,7 @@ func renewedIsNotTaken(t T, e *Env) {
 		t.Errorf("renewal of token %v until %v gave token %v until %v; want the same grant for longer",
 			lease.Token, lease.ExpiresAt, renewed.Token, renewed.ExpiresAt)
 	}
-	e.expire(t)
+	expire(t, e)
 	before := dump(t, e.Store, "run")
 	_, err = e.Reopen(t).AcquireLease(t.Context(), acquire("run", "thief", TTL))
 	checkLeaseHeld(t, "acquire at the old expiry", err, renewed.Lease, 4*TTL)

@@ -190,7 +190,7 @@ func feedOf(t T, e *Env, s runstore.RunStore, n int) []runstore.FeedEvent {
 	t.Helper()
 	var all []runstore.FeedEvent
 	say := func() string { return fmt.Sprintf("the feed holds %d events, want %d: %s", len(all), n, seqsOf(all)) }
-	e.await(t, caseTimeout, growing(), func() bool {
+	e.AwaitState(t, caseTimeout, func() bool {
 		all = mustCollect(t, "feed", feedAfter(t.Context(), s, 0, runstore.MaxPage))
 		return len(all) >= n
 	}, say)

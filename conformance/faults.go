@@ -27,7 +27,7 @@ type network struct {
 	s runstore.RunStore
 }
 
-func (e *Env) network(t T) network {
+func openNetwork(t T, e *Env) network {
 	t.Helper()
 	n := network{Network: e.Network(t)}
 	n.s = closing(t, func() (runstore.RunStore, error) { return n.Open(t.Context()) })

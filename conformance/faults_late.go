@@ -23,9 +23,9 @@ func (t contextT) Context() context.Context { return t.ctx }
 func lateZombie(repeated bool) func(t T, e *Env) {
 	return func(t T, e *Env) {
 		e.Create(t, "neighbour")
-		n := e.network(t)
+		n := openNetwork(t, e)
 		for _, w := range sampled(t, e, "kinds of writes", zombieWrites()) {
-			if (Case{Needs: w.needs}).missing(e) != "" {
+			if (Case{Needs: w.needs}).Missing(e) != "" {
 				continue
 			}
 			eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool { return arriveLate(t, e, n, w, id, after, repeated) })

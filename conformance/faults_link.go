@@ -81,7 +81,7 @@ func linkCases() []Case {
 }
 
 func lostReply(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
@@ -102,7 +102,7 @@ func lostReply(t T, e *Env) {
 }
 
 func lateCopy(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
@@ -128,7 +128,7 @@ func lateCopy(t T, e *Env) {
 }
 
 func errorAfterLostReply(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
@@ -152,7 +152,7 @@ func errorAfterLostReply(t T, e *Env) {
 }
 
 func errorBeforeArrival(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	for _, w := range sampled(t, e, "kinds of writes", sendings()) {
 		book := w.reference(t, e, n.s)
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
@@ -175,7 +175,7 @@ func errorBeforeArrival(t T, e *Env) {
 
 func cutConnections(t T, e *Env) {
 	const writers, cuts = 4, 12
-	n := e.network(t)
+	n := openNetwork(t, e)
 	lease := seedFixture(t, e, "run")
 	stores := []runstore.RunStore{n.s, n.throughNetwork(e).Reopen(t)}
 	results := make([]*outcomes, writers)
@@ -219,7 +219,7 @@ func cutConnections(t T, e *Env) {
 // may repeat several appends in one step.
 func faultsAmongMany(t T, e *Env) {
 	const runs = 12
-	n := e.network(t)
+	n := openNetwork(t, e)
 	leases := heldRuns(t, e, n.s, runs)
 	want := ""
 	for round := range e.Scaled(t, "rounds", 6, 20) {
@@ -257,7 +257,7 @@ func faultsAmongMany(t T, e *Env) {
 }
 
 func badNetwork(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan struct{})
 	go func() {
@@ -301,13 +301,13 @@ func badNetwork(t T, e *Env) {
 }
 
 func slowNetwork(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	n.Faults.Delay(time.Millisecond)
 	histories(mix{opAcquire: 1, opPreempt: 1, opCommit: 8, opJournal: 2, opRecords: 3, opHead: 1}, 0)(t, n.throughNetwork(e))
 }
 
 func slowTail(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	tail(t, n.throughNetwork(e), func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			n.Faults.Delay(time.Duration(rand.IntN(4)) * time.Millisecond)
@@ -319,6 +319,6 @@ func slowTail(t T, e *Env) {
 }
 
 func blackHole(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	outlast(t, e, n.s, n.Open, func() error { n.Faults.Blackhole(); return nil }, func() error { n.Faults.Reset(); return nil })
 }

@@ -5,7 +5,7 @@ import "github.com/tapestore/tapestore/runstore"
 // lostBeforePurge drops the reply to a commit, then purges and creates the run before the handle can
 // look up the result of the commit. The purge deletes the batch ids, and so the result.
 func lostBeforePurge(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	for _, kind := range []string{"unnamed", "named", "named-and-fenced"} {
 		batch := func(id runstore.RunID) runstore.Batch {
 			e.Create(t, id)

@@ -78,7 +78,7 @@ func refusals() []refusal {
 }
 
 func lateRefusal(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	for _, w := range refusals() {
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool { return w.arriveLate(t, e, n, id, after) })
 	}

@@ -35,7 +35,7 @@ func frozenServer(t T, e *Env) {
 func killedServer(t T, e *Env) {
 	const kills, progress = 3, 30
 	ctx := t.Context()
-	l := &serverLoad{outcomes: newOutcomes(), handles: e.handles(t, 3)}
+	l := &serverLoad{outcomes: newOutcomes(), handles: openHandles(t, e, 3)}
 	for _, id := range l.runs() {
 		e.Create(t, id)
 	}

@@ -153,7 +153,7 @@ func tail(t T, e *Env, disturb func(ctx context.Context) error) {
 	for i := range runs {
 		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
 	}
-	stores := e.handles(t, writers)
+	stores := openHandles(t, e, writers)
 	random := seeded(t)
 	write := func() error {
 		errs := make([]error, writers)

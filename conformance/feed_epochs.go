@@ -17,7 +17,7 @@ func feedThroughEpochs(t T, e *Env) {
 		if i == raises/2 && e.AdvanceClock != nil {
 			e.Advance(t, 30*365*24*time.Hour) // the mere passage of time consumes few positions or none
 		}
-		e.raise(t, e.Store, fmt.Sprintf("raise %d", i))
+		e.RaiseEpoch(t, e.Store, fmt.Sprintf("raise %d", i))
 		committed(t, e.Store, b)
 	}
 	feed := feedOf(t, e, e.Store, raises+1)

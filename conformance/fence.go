@@ -85,13 +85,13 @@ func fenceCases() []Case {
 func lateHolder(t T, e *Env) {
 	e.Create(t, "run")
 	lease := mustAcquire(t, e.Store, acquire("run", "late", e.ShortTTL()))
-	e.expire(t)
+	expire(t, e)
 	e.Append(t, e.Store, lease, "late commit")
 	if run := e.Get(t, "run"); run.Holder.Owner != "late" || run.Live(e.Now(t)) {
 		t.Errorf("holder %s, live %t; want late, still named, and not live", holderText(run.Holder), run.Live(e.Now(t)))
 	}
 	late := e.Reopen(t)
-	from := e.earliestCommitTime(t, late)
+	from := earliestCommitTime(t, e, late)
 	renewed, err := late.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL})
 	if err != nil {
 		t.Fatalf("late renewal while nobody took over: %v", err)
@@ -104,7 +104,7 @@ func lateHolder(t T, e *Env) {
 	second := mustAcquire(t, e.Store, preempting("run", "late", "test"))
 	mustRelease(t, e.Store, second)
 	third := mustAcquire(t, e.Store, acquire("run", "late", e.ShortTTL()))
-	e.expire(t)
+	expire(t, e)
 	mustRelease(t, e.Store, third)
 	if got, want := journalText(journal(t, e.Store, "run")), "late commit@1 after the renewal@1"; got != want {
 		t.Errorf("the journal is %q, want %q", got, want)
@@ -155,7 +155,7 @@ func usedStrictly(t T, e *Env, id runstore.RunID) runstore.Lease {
 		if err == nil {
 			return lease
 		}
-		if !e.cameLate(t, lease, err) || req.TTL > TTL {
+		if !cameLate(t, e, lease, err) || req.TTL > TTL {
 			t.Fatalf("commit under a strict lease until %v: %v", lease.ExpiresAt, err)
 		}
 	}
@@ -164,7 +164,7 @@ func usedStrictly(t T, e *Env, id runstore.RunID) runstore.Lease {
 // cameLate reports whether a strict lease ended before a write under it was done: the machine was
 // too slow for the lease's TTL. The outcome may be unknown, as the lease may have ended while the
 // request was on its way.
-func (e *Env) cameLate(t T, lease runstore.Lease, err error) bool {
+func cameLate(t T, e *Env, lease runstore.Lease, err error) bool {
 	t.Helper()
 	late := errors.Is(err, runstore.ErrLeaseExpired) || runstore.OutcomeOf(err) == runstore.Unknown
 	return late && !e.Now(t).Before(lease.ExpiresAt)
@@ -187,7 +187,7 @@ func strictUntilExpiry(t T, e *Env) {
 		if err == nil {
 			break
 		}
-		if !e.cameLate(t, lease, err) {
+		if !cameLate(t, e, lease, err) {
 			t.Fatalf("commit and renew in time: %v", err)
 		}
 	}

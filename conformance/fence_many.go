@@ -75,7 +75,7 @@ func badFences() []badFence {
 			req := acquire(lease.Run, lease.Owner, e.ShortTTL())
 			req.Strict = true
 			strict := mustAcquire(t, e.Store, req)
-			e.expire(t)
+			expire(t, e)
 			return strict
 		}, runstore.ErrLeaseExpired},
 		{"of a run that was purged", func(t T, e *Env, lease runstore.Lease) runstore.Lease {

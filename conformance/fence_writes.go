@@ -174,7 +174,7 @@ func preemptIsVisible(t T, e *Env) {
 	preempted("release", runstore.Preempted{})
 	short := mustAcquire(t, e.Store, acquire("run", "fourth", e.ShortTTL()))
 	preempted("an ordinary grant", runstore.Preempted{})
-	e.expire(t)
+	expire(t, e)
 	fifth := mustAcquire(t, e.Store, preempting("run", "fifth", "expired anyway"))
 	preempted("preempt of an expired lease", runstore.Preempted{})
 	if fifth.Token != short.Token+1 {

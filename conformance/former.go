@@ -62,11 +62,11 @@ func formerEnds(t T, e *Env) {
 	mustRelease(t, e.Store, lease)
 	short := acquire("run", "short", e.ShortTTL())
 	sameFormer(t, e, short, runstore.EndReleased)
-	e.expire(t)
+	expire(t, e)
 	lease = sameFormer(t, e, acquire("run", "late", TTL), runstore.EndExpired)
 	mustRelease(t, e.Store, lease)
 	sameFormer(t, e, acquire("run", "short", e.ShortTTL()), runstore.EndReleased)
-	e.expire(t)
+	expire(t, e)
 	lease = sameFormer(t, e, preempting("run", "late operator", "what has expired"), runstore.EndExpired)
 	sameFormer(t, e, handingOff(lease, acquire("run", "successor", TTL)), runstore.EndHandedOff)
 	sameFormer(t, e, preempting("run", "operator", "test"), runstore.EndPreempted)
@@ -95,7 +95,7 @@ func formerEnds(t T, e *Env) {
 func formerEpoch(t T, e *Env) {
 	e.Create(t, "run")
 	e.Acquire(t, e.Store, "run", "before")
-	e.raise(t, e.Store, "test")
+	e.RaiseEpoch(t, e.Store, "test")
 	sameFormer(t, e, acquire("run", "after", TTL), runstore.EndRevoked)
 }
 

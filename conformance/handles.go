@@ -33,7 +33,7 @@ func handlesComeAndGo(t T, e *Env) {
 		}
 		return nil
 	}
-	stores := e.handles(t, writers)
+	stores := openHandles(t, e, writers)
 	runConcurrently(t, writers+2, func(i int) error {
 		if i >= writers {
 			return churn()

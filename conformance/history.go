@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -62,9 +61,6 @@ func (m mix) pick(r *rand.Rand) opKind {
 	return bag[r.IntN(len(bag))]
 }
 
-// openEnd is the return time of an operation whose outcome is unknown.
-const openEnd = math.MaxInt64
-
 // histories runs rounds of random operations by several clients, each with its own handle. If oneIn
 // is not 0, one write in oneIn loses its request or its reply. Leases expire only in a mix with
 // opWait.
@@ -74,7 +70,7 @@ func histories(m mix, oneIn int) func(t T, e *Env) {
 		rounds := e.Scaled(t, "histories", 1, 3)
 		random := seeded(t)
 		began := time.Now()
-		stores := e.handles(t, clients)
+		stores := openHandles(t, e, clients)
 		ttl := TTL
 		if m[opWait] > 0 && e.AdvanceClock == nil {
 			ttl = 20 * time.Millisecond

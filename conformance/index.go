@@ -247,7 +247,7 @@ func acknowledgedFound(t T, e *Env) {
 	ctx := t.Context()
 	random := seeded(t)
 	base := e.Now(t)
-	stores := e.handles(t, writers)
+	stores := openHandles(t, e, writers)
 	for i := range writers {
 		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
 	}
@@ -285,7 +285,7 @@ func heldOpenFound(t T, e *Env) {
 	const writers, rounds = 6, 4
 	ctx := t.Context()
 	base := e.Now(t)
-	stores := e.handles(t, writers)
+	stores := openHandles(t, e, writers)
 	for i := range writers {
 		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
 	}

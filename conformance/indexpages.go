@@ -111,7 +111,7 @@ func noStaleEntries(t T, e *Env) {
 	moves := e.Scaled(t, "moves of each mover", 20, 60)
 	ctx := t.Context()
 	e.Create(t, "run")
-	stores := e.handles(t, movers)
+	stores := openHandles(t, e, movers)
 	random := seeded(t)
 	move := func(i int) error {
 		pick := random(i)

@@ -59,7 +59,7 @@ func denseSeq(t T, e *Env) {
 	ctx, each := t.Context(), e.Scaled(t, "commits of each writer", 8, 20)
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "owner")
-	stores := e.handles(t, 3)
+	stores := openHandles(t, e, 3)
 	type part struct {
 		name        string
 		first, last runstore.Seq
@@ -132,7 +132,7 @@ func oneNextSeq(t T, e *Env) {
 	const contenders = 6
 	rounds := e.Scaled(t, "rounds", 4, 8)
 	e.Create(t, "run")
-	stores := e.handles(t, contenders)
+	stores := openHandles(t, e, contenders)
 	for round := range rounds {
 		next := runstore.Seq(round + 1)
 		won := make(chan string, contenders)

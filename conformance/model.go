@@ -59,6 +59,9 @@ type opOutput struct {
 	found   string         // the text of a journal or of records
 }
 
+// openEnd is the return time of an operation whose outcome is unknown.
+const openEnd = math.MaxInt64
+
 // runState is the state of a run between two operations. It is comparable by ==.
 type runState struct {
 	token    runstore.Token

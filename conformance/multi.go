@@ -133,7 +133,7 @@ func multiTransfers(t T, e *Env) {
 		e.Create(t, id(i))
 		put(t, e.Store, id(i), "units", 0, fmt.Sprint(units))
 	}
-	stores := e.handles(t, writers)
+	stores := openHandles(t, e, writers)
 	runConcurrently(t, writers, func(i int) error {
 		pick := random(i)
 		for n := 0; n < each; {

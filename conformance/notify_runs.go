@@ -170,7 +170,7 @@ func releaseWakes(t T, e *Env) {
 		}},
 	}
 	if _, ok := runstore.As[runstore.EpochManager](e.Store); ok {
-		writes = append(writes, namedWrite{"a raise of the epoch", func() error { e.raise(t, e.Store, "test"); return nil }})
+		writes = append(writes, namedWrite{"a raise of the epoch", func() error { e.RaiseEpoch(t, e.Store, "test"); return nil }})
 	}
 	awaitNoWakeup(t, namedWrite{"a commit of the holder", func() error {
 		_, err := e.Store.Commit(ctx, appending(lease, "work"))

@@ -180,7 +180,7 @@ func refusedNotRemembered(t T, e *Env) {
 func concurrentRepeats(t T, e *Env) {
 	const contenders, rounds = 6, 6
 	seedFixture(t, e, "run")
-	stores := e.handles(t, 3)
+	stores := openHandles(t, e, 3)
 	for round := range rounds {
 		next := e.Get(t, "run").LastSeq + 1
 		b := runstore.NewBatch("run", runstore.AtSeq(next))

@@ -165,7 +165,7 @@ func mixedFeed(t T, e *Env) {
 	// The feed may lag, and its order between runs is its own. Pages of one event show that order,
 	// because no size can make such a page leave an event out.
 	var order []string
-	e.await(t, caseTimeout, growing(), func() bool {
+	e.AwaitState(t, caseTimeout, func() bool {
 		order = feed.list(t, 1)
 		return len(order) >= len(want)
 	}, func() string { return diffNames(order, want) })

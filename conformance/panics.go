@@ -18,8 +18,13 @@ func caught(f func() error) (err error) {
 	return f()
 }
 
+// failer is a test that can fail.
+type failer interface {
+	Errorf(format string, args ...any)
+}
+
 // guarded returns f wrapped for a goroutine: a panic of f fails the case.
-func guarded(t T, f func()) func() {
+func guarded(t failer, f func()) func() {
 	return func() {
 		if err := caught(func() error { f(); return nil }); err != nil {
 			t.Errorf("%v", err)

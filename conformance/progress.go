@@ -70,7 +70,7 @@ func noProgressMade(t T, bound time.Duration, what string, err error) {
 func stalledHolder(t T, e *Env) {
 	e.Create(t, "run")
 	lease := stalling(t, e, e.ShortTTL())
-	e.expire(t) // the bound on stalling passes, not the lease
+	expire(t, e) // the bound on stalling passes, not the lease
 	e.Advance(t, 10*time.Millisecond)
 	before := dump(t, e.Store, "run")
 	for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
@@ -87,7 +87,7 @@ func stalledTakeover(t T, e *Env) {
 	req := acquire("run", "a", e.ShortTTL())
 	req.MaxStall = e.ShortTTL()
 	lease := mustAcquire(t, e.Store, req)
-	e.expire(t)
+	expire(t, e)
 	e.Advance(t, 10*time.Millisecond)
 	noProgressMade(t, e.ShortTTL(), "a late renewal without progress", renew(t, e.Store, lease, TTL))
 	next := e.Acquire(t, e.Store, "run", "b")
@@ -195,7 +195,7 @@ func noProgress(t T, e *Env) {
 func renewalProgress(t T, e *Env) {
 	e.Create(t, "run")
 	lease := stalling(t, e, e.ShortTTL())
-	e.expire(t)
+	expire(t, e)
 	e.Advance(t, 10*time.Millisecond)
 	noProgressMade(t, e.ShortTTL(), "a renewal without progress", renew(t, e.Store, lease, TTL))
 	bare := runstore.RenewRequest{Fence: lease.Fence(), TTL: TTL}
@@ -225,7 +225,7 @@ func renewalProgress(t T, e *Env) {
 func unboundedStall(t T, e *Env) {
 	e.Create(t, "run")
 	lease := e.Acquire(t, e.Store, "run", "a")
-	e.expire(t)
+	expire(t, e)
 	if err := renew(t, e.Store, lease, TTL); err != nil {
 		t.Errorf("a renewal without progress, and without a bound: %v", err)
 	}
@@ -233,7 +233,7 @@ func unboundedStall(t T, e *Env) {
 	mustRelease(t, e.Store, lease)
 	mustRelease(t, e.Store, stalling(t, e, e.ShortTTL()))
 	next := e.Acquire(t, e.Store, "run", "b")
-	e.expire(t)
+	expire(t, e)
 	e.Advance(t, 10*time.Millisecond)
 	if err := renew(t, e.Store, next, TTL); err != nil {
 		t.Errorf("a renewal without a bound after a grant with one: %v", err)

@@ -122,7 +122,7 @@ func readsNeedNoLease(t T, e *Env) {
 func readsSeeAcknowledged(t T, e *Env) {
 	const rounds = 6
 	seedFixture(t, e, "run")
-	stores := append(e.handles(t, 2), e.Store)
+	stores := append(openHandles(t, e, 2), e.Store)
 	for round := range rounds {
 		tag := fmt.Sprint("round-", round)
 		b := runstore.NewBatch("run", runstore.Unguarded("test"))

@@ -301,7 +301,7 @@ func runnableDrivers(t T, e *Env) {
 			t.Fatalf("create: %v", err)
 		}
 	}
-	stores := e.handles(t, drivers)
+	stores := openHandles(t, e, drivers)
 	runConcurrently(t, drivers, func(i int) error {
 		s := stores[i]
 		for {

@@ -45,7 +45,7 @@ func runnableRenewed(t T, e *Env) {
 		}
 		latest = again.ExpiresAt
 	}
-	e.expire(t)
+	expire(t, e)
 	due := runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: 2}
 	sorted := func(q runstore.IndexQuery, s runstore.RunStore) []runstore.RunID {
 		t.Helper()
@@ -151,7 +151,7 @@ func runnableRaised(t T, e *Env) {
 	due := runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: 2}
 	equal(t, "before the raise", heads(t, other, due), ids[4:])
 	for _, reason := range []string{"a restore", "another restore"} {
-		e.raise(t, e.Store, reason)
+		e.RaiseEpoch(t, e.Store, reason)
 		for _, s := range []runstore.RunStore{e.Store, other} {
 			found := heads(t, s, due)
 			slices.Sort(found)
@@ -166,7 +166,7 @@ func runnableMoved(t T, e *Env) {
 	const drivers, scanners, runsOfEach = 3, 2, 2
 	rounds := e.Scaled(t, "rounds of each driver", 6, 40)
 	ids := createRunnable(t, e, drivers*runsOfEach)
-	stores := e.handles(t, drivers+scanners)
+	stores := openHandles(t, e, drivers+scanners)
 	drive := func(s runstore.RunStore, id runstore.RunID, release bool) error {
 		req := acquire(id, "driver", runstore.MinTTL)
 		req.Preempt = "the driver left it"

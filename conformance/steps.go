@@ -76,7 +76,7 @@ func release(t T, s runstore.RunStore, lease runstore.Lease) error {
 }
 
 // expire advances the store clock until leases with the short TTL have expired.
-func (e *Env) expire(t T) {
+func expire(t T, e *Env) {
 	t.Helper()
 	e.Advance(t, e.ShortTTL())
 }
@@ -158,8 +158,8 @@ func contend(n int, f func(i int)) {
 	failed.rethrow() // on the case's own goroutine, so that it fails the case
 }
 
-// handles opens n handles, one for each contender.
-func (e *Env) handles(t T, n int) []runstore.RunStore {
+// openHandles opens n handles, one for each contender.
+func openHandles(t T, e *Env, n int) []runstore.RunStore {
 	t.Helper()
 	all := make([]runstore.RunStore, n)
 	for i := range all {

@@ -80,7 +80,7 @@ type strictAttempt struct {
 }
 
 // strictState returns everything that a run shows, its expiry included.
-func (e *Env) strictState(t T, id runstore.RunID) string {
+func strictState(t T, e *Env, id runstore.RunID) string {
 	t.Helper()
 	return dump(t, e.Store, id, "queue") + fmt.Sprintf("expires %v\n", e.Get(t, id).ExpiresAt)
 }
@@ -98,7 +98,7 @@ func holdStrictly(t T, e *Env, id runstore.RunID, ttl time.Duration) runstore.Le
 func (a strictAttempt) check(t T, e *Env) {
 	t.Helper()
 	id := a.lease.Run
-	after := e.strictState(t, id)
+	after := strictState(t, e, id)
 	switch {
 	case strictAtCommit(e.Store):
 		if runstore.KindOf(a.err) != runstore.ErrUnavailable { // a store may be unavailable when a lock is held for long
@@ -124,12 +124,12 @@ func (a strictAttempt) check(t T, e *Env) {
 	if a.name() == "renewal" && renewed && !strictAtCommit(e.Store) {
 		return // the renewal was applied, so the lease has not ended
 	}
-	before := e.strictState(t, id)
+	before := strictState(t, e, id)
 	_, err := e.Store.Commit(t.Context(), appending(a.lease, "later"))
 	if !errors.Is(err, runstore.ErrLeaseExpired) && !(a.name() == "release-with-writes" && late && errors.Is(err, runstore.ErrFenced)) {
 		t.Errorf("a write that was sent after %s: got error %v, want ErrLeaseExpired", a.what, err)
 	}
-	checkUnchanged(t, "a write that was sent after "+a.what, before, e.strictState(t, id))
+	checkUnchanged(t, "a write that was sent after "+a.what, before, strictState(t, e, id))
 }
 
 // wasInTime reports whether the engine applied the write before the lease's expiry, on an engine
@@ -164,7 +164,7 @@ func strictBehindALock(t T, e *Env) {
 			all = append(all, strictAttempt{what: w.name + ", held up past the end of its strict lease", lease: holdStrictly(t, e, runstore.RunID(w.name), ttl)})
 		}
 		for i := range all {
-			all[i].before = e.strictState(t, all[i].lease.Run)
+			all[i].before = strictState(t, e, all[i].lease.Run)
 		}
 		blocked := blockWriters(t, e)
 		var ended sync.WaitGroup
@@ -193,7 +193,7 @@ func strictBehindALock(t T, e *Env) {
 
 // strictInFlight keeps a write under a strict lease in flight until the lease has expired.
 func strictInFlight(t T, e *Env) {
-	n := e.network(t)
+	n := openNetwork(t, e)
 	for _, w := range strictWrites()[:2] {
 		eachRoundTrip(t, e, w.name, func(id runstore.RunID, after int) bool {
 			for ttl := e.ShortTTL(); ; ttl *= 2 {
@@ -216,7 +216,7 @@ func strictArrivesLate(t T, e *Env, n network, w strictWrite, ttl time.Duration,
 	prepareStatement(t, func() error { return w.do(t.Context(), n.s, missingRunLease()) })
 	awaitWorking(t, e, n.s)
 	a := strictAttempt{what: fmt.Sprintf("%s, in flight at its round trip %d when its strict lease ended", w.name, after), lease: holdStrictly(t, e, id, ttl)}
-	a.before = e.strictState(t, id)
+	a.before = strictState(t, e, id)
 	n.Faults.Hold(after)
 	a.attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), n.s, a.lease) })
 	kept = a.awaitHarm(t, 1, n.Faults.AwaitHeld)
@@ -231,7 +231,7 @@ func strictArrivesLate(t T, e *Env, n network, w strictWrite, ttl time.Duration,
 		return false, true
 	}
 	if !kept { // the write has no such round trip, or came too late to reach it
-		return kept, !e.cameLate(t, a.lease, a.err)
+		return kept, !cameLate(t, e, a.lease, a.err)
 	}
 	if inTime {
 		a.check(t, e)

@@ -22,7 +22,7 @@ func epochRaises(t T, e *Env) {
 	other := e.Reopen(t)
 	highest := old.Token
 	for i := range 2 {
-		epoch := e.raise(t, e.Store, fmt.Sprintf("restore %d", i))
+		epoch := e.RaiseEpoch(t, e.Store, fmt.Sprintf("restore %d", i))
 		if want := highest.Epoch() + 1; epoch != want {
 			t.Errorf("raised to epoch %d, want %d", epoch, want)
 		}
@@ -48,7 +48,7 @@ func epochRaises(t T, e *Env) {
 
 func raisesAtOnce(t T, e *Env) {
 	const operators = 6
-	handles := e.handles(t, operators)
+	handles := openHandles(t, e, operators)
 	for round := range e.Scaled(t, "rounds", 2, 5) {
 		errs, raised := make([]error, operators), make([]string, operators)
 		contend(operators, func(i int) {
@@ -63,7 +63,7 @@ func raisesAtOnce(t T, e *Env) {
 			t.Fatalf("round %d: %v", round, err)
 		}
 		for _, each := range raised {
-			e.raised.add(each) // what the store must list when the case ends, see checkEpochs
+			e.ExpectEpoch(each) // what the store must list when the case ends, see CheckEpochs
 		}
 	}
 }
@@ -75,7 +75,7 @@ func epochFences(t T, e *Env) {
 		req.Strict = id == "strict"
 		old := mustAcquire(t, e.Store, req)
 		e.Append(t, e.Store, old, "before")
-		epoch := e.raise(t, e.Reopen(t), "test")
+		epoch := e.RaiseEpoch(t, e.Reopen(t), "test")
 
 		before := dump(t, e.Store, id)
 		refused := func(when string) {
@@ -105,7 +105,7 @@ func epochAfterPurge(t T, e *Env) {
 	e.Create(t, "run")
 	old := e.Acquire(t, e.Store, "run", "a")
 	purge(t, e.Store, old)
-	epoch := e.raise(t, e.Store, "test")
+	epoch := e.RaiseEpoch(t, e.Store, "test")
 	e.Create(t, "run")
 	_, err := e.Store.Commit(t.Context(), appending(old, "zombie"))
 	checkFenced(t, "commit with a fence of the epoch before", err, old, e.Get(t, "run"))
@@ -129,7 +129,7 @@ func epochLiftsFeed(t T, e *Env) {
 	seen := last + 1000
 	_, err := e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: seen, Limit: 10})
 	Refused(t, "the feed after a position that was lost", err, runstore.ErrStoreBehind)
-	epoch := e.raise(t, e.Reopen(t), "restored")
+	epoch := e.RaiseEpoch(t, e.Reopen(t), "restored")
 	if page, err := e.Store.ReadFeed(t.Context(), runstore.FeedQuery{After: seen, Limit: 10}); err != nil || len(page) != 0 {
 		t.Errorf("the feed after that position in the new epoch: %d events, error %v; want neither", len(page), err)
 	}
@@ -169,7 +169,7 @@ func epochsListed(t T, e *Env) {
 	}
 	for i, reason := range []string{"restored from Tuesday's backup", "für die Prüfung: 復元"} {
 		from := e.Now(t)
-		epoch := e.raise(t, e.Store, reason)
+		epoch := e.RaiseEpoch(t, e.Store, reason)
 		to := e.Now(t)
 		all := epochs()
 		if len(all) != len(known)+i+1 {

@@ -180,7 +180,7 @@ func grantsAfterEpoch(t T, e *Env) {
 	mustRelease(t, e.Store, released)
 	second := acquire("run", "a", TTL)
 	ended := mustAcquire(t, e.Store, second)
-	e.raise(t, e.Store, "test")
+	e.RaiseEpoch(t, e.Store, "test")
 	other := e.Reopen(t)
 	refused := func(when string) {
 		t.Helper()

@@ -87,7 +87,7 @@ func atToken(id runstore.RunID, token runstore.Token, data string) runstore.Batc
 func preemptsAtOneToken(t T, e *Env) {
 	const operators = 6
 	e.Create(t, "run")
-	handles := e.handles(t, operators)
+	handles := openHandles(t, e, operators)
 	for round := range e.Scaled(t, "rounds", 3, 8) {
 		read := e.Get(t, "run").Token
 		won := make(chan runstore.Lease, operators)
@@ -312,7 +312,7 @@ func strictHandoff(t T, e *Env) {
 	req := acquire("run", "strict", e.ShortTTL())
 	req.Strict = true
 	lease := mustAcquire(t, e.Store, req)
-	e.expire(t)
+	expire(t, e)
 	before := dump(t, e.Store, "run")
 	_, err := e.Store.AcquireLease(t.Context(), handingOff(lease, acquire("run", "successor", TTL)))
 	Refused(t, "a handoff of a strict lease that is over", err, runstore.ErrLeaseExpired)

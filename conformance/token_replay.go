@@ -50,14 +50,14 @@ func acquireReplay(t T, e *Env) {
 	short := acquire("run", "c", e.ShortTTL())
 	third := mustAcquire(t, e.Store, short)
 	latest := e.Now(t).Add(short.TTL)
-	e.expire(t)
+	expire(t, e)
 	oneGrant(t, "the repeat after the expiry", mustAcquire(t, e.Store, short), third, latest)
 }
 
 func acquireCopies(t T, e *Env) {
 	const copies, rounds = 6, 5
 	e.Create(t, "run")
-	handles := e.handles(t, copies)
+	handles := openHandles(t, e, copies)
 	for round := range rounds {
 		req := acquire("run", "a", TTL)
 		req.Writes.Append("granted", []byte("once"))

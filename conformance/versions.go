@@ -121,7 +121,7 @@ func oneCreator(t T, e *Env) {
 	const contenders = 6
 	rounds := e.Scaled(t, "rounds", 3, 6)
 	e.Create(t, "run")
-	stores := e.handles(t, contenders)
+	stores := openHandles(t, e, contenders)
 	for round := range rounds {
 		key := runstore.RecordKey(fmt.Sprintf("key-%d", round))
 		won := make(chan int, contenders)
@@ -154,7 +154,7 @@ func noLostUpdate(t T, e *Env) {
 	each := e.Scaled(t, "updates of each contender", 5, 15)
 	e.Create(t, "run")
 	put(t, e.Store, "run", "count", 0, "0")
-	stores := e.handles(t, contenders)
+	stores := openHandles(t, e, contenders)
 	runConcurrently(t, contenders, func(i int) error {
 		s := stores[i]
 		for n := 0; n < each; {

@@ -130,7 +130,7 @@ func leaseLosses() []leaseLoss {
 	return []leaseLoss{
 		{"taken-over-at-expiry", true,
 			func(t T, e *Env, s runstore.RunStore, _ runstore.Lease, next runstore.AcquireRequest) runstore.Lease {
-				e.expire(t)
+				expire(t, e)
 				return mustAcquire(t, s, next)
 			}},
 		{"preempted", false,

@@ -93,7 +93,7 @@ func meanwhile(t T, e *Env, writers, change func()) {
 // inFlight lets the engine choose the order of the holder's writes and the takeover.
 func inFlight(t T, e *Env, expired bool) {
 	const writers = 6
-	handles := e.handles(t, writers+1)
+	handles := openHandles(t, e, writers+1)
 	successor := handles[writers]
 	for round := range 3 {
 		id := runstore.RunID(fmt.Sprintf("run-%d", round))
@@ -106,7 +106,7 @@ func inFlight(t T, e *Env, expired bool) {
 		old := mustAcquire(t, e.Store, first)
 		e.Append(t, e.Store, old, "begun")
 		if expired {
-			e.expire(t)
+			expire(t, e)
 		}
 		next.Writes.Append("test", []byte("taken over"))
 
@@ -233,14 +233,14 @@ func storm(t T, e *Env, expired bool) {
 	}
 	rounds = e.Scaled(t, "rounds", 1, rounds)
 	e.Create(t, "run")
-	handles := e.handles(t, writers)
+	handles := openHandles(t, e, writers)
 	successor := e.Reopen(t)
 	lease := mustAcquire(t, e.Store, acquire("run", "holder-0", TTL))
 	for round := range rounds {
 		if expired {
 			mustRelease(t, e.Store, lease)
 			lease = mustAcquire(t, e.Store, acquire("run", "late", e.ShortTTL()))
-			e.expire(t)
+			expire(t, e)
 		}
 		old := lease
 		var writing sync.WaitGroup
