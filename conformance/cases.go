@@ -4,43 +4,55 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tapestore/tapestore/conformance/internal/cases"
+	"github.com/tapestore/tapestore/conformance/internal/crossruncases"
 )
 
 // Cases returns all cases, ordered by guarantee.
 func Cases() []Case {
 	all := slices.Concat(
-		exclusiveCases(),   // I1
-		tokenCases(),       // I2
-		fenceCases(),       // I3
-		tokenGuardCases(),  // I1, I2, I3
-		strictCases(),      // I3
-		clockCases(),       // I7
-		atomicCases(),      // I4
-		versionCases(),     // I4
-		manyRecordsCases(), // I12
-		multiCases(),       // I4, I8
-		crossrunCases(),    // I3, I4, I8, I11, I12
-		journalCases(),     // I5
-		readerCases(),      // I6
-		onceCases(),        // I8
-		grantResultCases(), // I4, I8
-		indexCases(),       // I9
-		indexBoundCases(),  // I9
-		runnableCases(),    // I9
-		feedCases(),        // I10
-		notifyCases(),      // I10
-		runNotifyCases(),   // I10
-		staleCases(),       // I5, I9, I12
-		errorCases(),       // I11
-		crashCases(),       // I3, I4
-		historyCases(),     // I1, I3, I5, I8
-		limitCases(),       // I12
-		progressCases(),    // I13
-		formerCases(),      // I2, I3, I9
-		linkCases(),        // I3, I5, I8, I10, I11
-		abortedCases(),     // I3, I8
-		serverCases(),      // I8, I11
+		cases.Exclusive(),     // I1
+		cases.Tokens(),        // I2
+		cases.Fences(),        // I3
+		cases.TokenGuards(),   // I1, I2, I3
+		cases.Strict(),        // I3
+		cases.Clocks(),        // I7
+		cases.Atomic(),        // I4
+		cases.Versions(),      // I4
+		cases.ManyRecords(),   // I12
+		cases.Multi(),         // I4, I8
+		crossruncases.Cases(), // I3, I4, I8, I11, I12
+		cases.Journals(),      // I5
+		cases.Readers(),       // I6
+		cases.Once(),          // I8
+		cases.GrantResults(),  // I4, I8
+		cases.Indexes(),       // I9
+		cases.IndexBounds(),   // I9
+		cases.Runnable(),      // I9
+		cases.Feeds(),         // I10
+		cases.Notify(),        // I10
+		cases.RunNotify(),     // I10
+		cases.Stale(),         // I5, I9, I12
+		cases.Errors(),        // I11
+		cases.Crashes(),       // I3, I4
+		cases.Histories(),     // I1, I3, I5, I8
+		cases.Limits(),        // I12
+		cases.Progress(),      // I13
+		cases.Former(),        // I2, I3, I9
+		cases.Links(),         // I3, I5, I8, I10, I11
+		cases.Aborted(),       // I3, I8
+		cases.Servers(),       // I8, I11
 	)
+	return ordered(all)
+}
+
+// CrossRunCases returns the cases of steps over two runs, which package crossrun makes on any
+// store, ordered by guarantee. Cases contains them.
+func CrossRunCases() []Case { return ordered(crossruncases.Cases()) }
+
+// ordered sorts cases by guarantee and makes each Doc one line.
+func ordered(all []Case) []Case {
 	for i := range all {
 		all[i].Doc = strings.Join(strings.Fields(all[i].Doc), " ")
 	}

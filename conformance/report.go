@@ -3,6 +3,8 @@ package conformance
 import (
 	"context"
 
+	"github.com/tapestore/tapestore/conformance/harness"
+	"github.com/tapestore/tapestore/conformance/internal/kit"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -76,7 +78,7 @@ func describe(ctx context.Context, h Harness, report *Report) {
 	report.Engine, report.Version, report.Tier = "unknown", "unknown", "unknown"
 	report.Capabilities = []string{}
 	RunPlain(ctx, "describe", func(t T) {
-		s := NewEnv(t, h, Case{}).Store
+		s := harness.NewEnv(t, h, Case{}).Store
 		report.Capabilities = capabilities(s)
 		if d, ok := runstore.As[runstore.Describer](s); ok {
 			about, err := d.Describe(t.Context())
@@ -110,6 +112,6 @@ func capabilities(s runstore.RunStore) []string {
 	add("EpochManager", epoch)
 	add("StaleReader", stale)
 	add("Describer", describes)
-	add("StrictCommitter", strictAtCommit(s))
+	add("StrictCommitter", kit.StrictAtCommit(s))
 	return has
 }

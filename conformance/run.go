@@ -11,9 +11,17 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance/effort"
+	"github.com/tapestore/tapestore/conformance/harness"
+	"github.com/tapestore/tapestore/conformance/internal/cases"
+	"github.com/tapestore/tapestore/conformance/internal/kit"
+	"github.com/tapestore/tapestore/conformance/internal/panics"
 	"github.com/tapestore/tapestore/conformance/version"
 	"github.com/tapestore/tapestore/internal/wrap"
 )
+
+// EffortVariable is the environment variable that selects a full run: with TAPESTORE_EFFORT=full,
+// cases do all their rounds.
+const EffortVariable = effort.Variable
 
 // Run runs the suite as subtests of t, named guarantee/case. A case that does not apply to the
 // store is skipped with its reason, and listed on standard output after the last case, because go
@@ -34,8 +42,8 @@ func subtest(t *testing.T, h Harness, c Case, left *exempt) {
 	t.Run(c.Guarantee+"/"+c.Name, func(t *testing.T) {
 		t.Parallel()
 		explainFailure(t, c)
-		guarded(t, func() {
-			e := NewEnv(t, h, c)
+		panics.Guarded(t, func() {
+			e := harness.NewEnv(t, h, c)
 			if reason := c.Missing(e); reason != "" {
 				left.add(reason, c.Guarantee+"/"+c.Name)
 				t.Skipf("not applicable: %s", reason)
@@ -65,7 +73,7 @@ func runAndCheck(t T, c Case, e *Env) {
 // RunChild runs the task of a child process and then exits, if a crash case started this process as
 // its child; otherwise it returns at once. Run and Execute call it. A program that does other work
 // before calling them calls RunChild first.
-func RunChild() { runChild(childRoles()) }
+func RunChild() { kit.RunChild(cases.ChildRoles()) }
 
 // RunCases runs the named cases, written guarantee/name, as subtests of t. A name that the suite
 // does not have fails t. RunCases serves a second way to reach an engine, where only some cases
@@ -143,7 +151,7 @@ func execute(ctx context.Context, h Harness, c Case) Result {
 	began := time.Now()
 	result := Result{Name: c.Name, Status: Passed}
 	failed, messages := RunPlain(ctx, c.Guarantee+"/"+c.Name, func(t T) {
-		e := NewEnv(t, h, c)
+		e := harness.NewEnv(t, h, c)
 		if result.Reason = c.Missing(e); result.Reason != "" {
 			result.Status = NotApplicable
 			return
