@@ -198,6 +198,9 @@ const TTL = 5 * time.Minute
 // correct store stays far below it, on however slow a machine.
 const CaseTimeout = 5 * time.Minute
 
+// SeedVariable is the environment variable whose value repeats a case's random choices.
+const SeedVariable = "TAPESTORE_SEED"
+
 // ShortTTL returns the TTL of leases that a case makes expire. It is short where time passes in
 // real time.
 func (e *Env) ShortTTL() time.Duration {
@@ -259,6 +262,3 @@ func Refused(t T, what string, err, want error) {
 		t.Errorf("%s: got error %v, want %v", what, err, want)
 	}
 }
-
-// SeedVariable is the environment variable whose value repeats a case's random choices.
-const SeedVariable = "TAPESTORE_SEED"

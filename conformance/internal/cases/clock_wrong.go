@@ -10,25 +10,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The errors of a process's clock, in the order in which a case sets them: hours off and right
-// again. A handle is opened under the first. Hours far exceed any TTL of a case, so a result that
-// depends on the clock differs visibly.
-var (
-	aheadFirst = []time.Duration{3 * time.Hour, -3 * time.Hour, 0}
-	backFirst  = []time.Duration{-3 * time.Hour, 3 * time.Hour, 0}
-)
-
-// wrongClockHint returns a hint for a time that is off by about as much as a case sets a process's
-// clock wrong: the time then comes from that clock.
-func wrongClockHint(off time.Duration) string {
-	for _, skew := range aheadFirst {
-		if skew > 0 && off.Abs() > skew-time.Minute && off.Abs() < 2*skew+time.Minute {
-			return ", as much as a process's clock was set wrong: it comes from that clock, not from the store's"
-		}
-	}
-	return ""
-}
-
 // wrongClockCases prove that the clock of a process decides nothing: grants, renewals, takeovers,
 // scans, stamps and the feed are the same while it is hours ahead, hours behind, or steps in
 // between.
@@ -65,6 +46,14 @@ func wrongClockCases() []harness.Case {
 			is behind.`},
 	}
 }
+
+// The errors of a process's clock, in the order in which a case sets them: hours off and right
+// again. A handle is opened under the first. Hours far exceed any TTL of a case, so a result that
+// depends on the clock differs visibly.
+var (
+	aheadFirst = []time.Duration{3 * time.Hour, -3 * time.Hour, 0}
+	backFirst  = []time.Duration{-3 * time.Hour, 3 * time.Hour, 0}
+)
 
 func skewedThief(t harness.T, e *harness.Env) {
 	e.Create(t, "run")
@@ -276,4 +265,15 @@ func feedBeyond(t harness.T, e *harness.Env, s runstore.RunStore, read []runstor
 			who, len(more), after, reads, n, e.Now(t))
 	}
 	return more
+}
+
+// wrongClockHint returns a hint for a time that is off by about as much as a case sets a process's
+// clock wrong: the time then comes from that clock.
+func wrongClockHint(off time.Duration) string {
+	for _, skew := range aheadFirst {
+		if skew > 0 && off.Abs() > skew-time.Minute && off.Abs() < 2*skew+time.Minute {
+			return ", as much as a process's clock was set wrong: it comes from that clock, not from the store's"
+		}
+	}
+	return ""
 }

@@ -20,9 +20,6 @@ func Acquiring(id runstore.RunID, owner runstore.Owner, ttl time.Duration) runst
 	}
 }
 
-// The steps of the cases on leases and fences. Each fails the case unless it does what its name
-// says.
-
 // MustAcquire acquires a lease, and ends the case unless it is granted.
 func MustAcquire(t harness.T, s runstore.RunStore, req runstore.AcquireRequest) runstore.Lease {
 	t.Helper()
