@@ -36,3 +36,21 @@ func TestEveryCaseHasADoc(t *testing.T) {
 		seen[c.Doc] = name
 	}
 }
+
+// TestCrossRunCases checks that the cases of steps over two runs are cases of the suite, in the same
+// order and with the same Doc.
+func TestCrossRunCases(t *testing.T) {
+	t.Parallel()
+	rest := conformance.CrossRunCases()
+	if len(rest) == 0 {
+		t.Fatal("there are no cases of steps over two runs")
+	}
+	for _, c := range conformance.Cases() {
+		if len(rest) > 0 && c.Guarantee == rest[0].Guarantee && c.Name == rest[0].Name && c.Doc == rest[0].Doc {
+			rest = rest[1:]
+		}
+	}
+	for _, c := range rest {
+		t.Errorf("%s/%s is not a case of the suite, or not in this order", c.Guarantee, c.Name)
+	}
+}

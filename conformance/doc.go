@@ -13,6 +13,9 @@
 //		})
 //	}
 //
+// Package conformance/harness documents what an adapter's author fills in. This package has its
+// names as aliases, runs the suite ([Run], [RunCases], [Execute]) and lists its cases ([Cases]).
+//
 // Cases are data on a small [T] interface, so go test and the command tapestore conformance run the
 // same cases. Each [Case] names the guarantee that it proves. Its Doc says what happens in a full
 // run, what must hold, and which bug the case catches; a quick run repeats less. The Doc is shown

@@ -1,13 +1,12 @@
-package conformance
+package conformance_test
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/anishathalye/porcupine"
+	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
 )
@@ -43,70 +42,28 @@ func TestHistoriesRejectBrokenStores(t *testing.T) {
 				if !broken {
 					wrap = func(s runstore.RunStore) runstore.RunStore { return s }
 				}
-				h := Harness{New: func(T) Instance {
+				h := conformance.Harness{New: func(conformance.T) conformance.Instance {
 					s := memory.New(nil)
-					return Instance{Open: func(context.Context) (runstore.RunStore, error) { return wrap(s.Open()), nil }}
+					return conformance.Instance{Open: func(context.Context) (runstore.RunStore, error) { return wrap(s.Open()), nil }}
 				}}
-				for _, c := range historyCases() {
+				for _, c := range conformance.Cases() {
 					if c.Name != test.failing {
 						continue
 					}
-					got := execute(t.Context(), h, c)
+					got := conformance.RunCase(t.Context(), h, c)
 					// A random history may miss the fault; several histories must not.
-					for attempt := 1; broken && got.Status == Passed && attempt < 20; attempt++ {
-						got = execute(t.Context(), h, c)
+					for attempt := 1; broken && got.Status == conformance.Passed && attempt < 20; attempt++ {
+						got = conformance.RunCase(t.Context(), h, c)
 					}
-					if broken && (got.Status != Failed || !strings.Contains(got.Reason, "not linearizable") || !strings.Contains(got.Reason, SeedVariable)) {
+					if broken && (got.Status != conformance.Failed || !strings.Contains(got.Reason, "not linearizable") || !strings.Contains(got.Reason, conformance.SeedVariable)) {
 						t.Errorf("broken: %s is %s, want failed by the checker, with the seed: %s", c.Name, got.Status, got.Reason)
 					}
-					if !broken && got.Status != Passed {
+					if !broken && got.Status != conformance.Passed {
 						t.Errorf("sound: %s is %s: %s", c.Name, got.Status, got.Reason)
 					}
 				}
 			}
 		})
-	}
-}
-
-// TestModelOfLateCopies checks that the model accepts a late copy of a request after a later grant
-// only if it is refused.
-func TestModelOfLateCopies(t *testing.T) {
-	t.Parallel()
-	acquired := func(grant runstore.GrantID, token runstore.Token, kind error, call int64) porcupine.Operation {
-		return porcupine.Operation{
-			Input: opInput{kind: opPreempt, run: "run", grant: grant}, Call: call,
-			Output: opOutput{kind: kind, token: token}, Return: call + 1,
-		}
-	}
-	before := []porcupine.Operation{acquired("first", 1, nil, 1), acquired("second", 2, nil, 3)}
-	refused := append(slices.Clone(before), acquired("first", 0, runstore.ErrFenced, 5))
-	if err := judge(refused, caseTimeout); err != nil {
-		t.Errorf("a late copy that is refused: %v", err)
-	}
-	granted := append(slices.Clone(before), acquired("first", 3, nil, 5))
-	if err := judge(granted, caseTimeout); err == nil {
-		t.Error("a late copy that is granted a lease passes the checker")
-	}
-}
-
-// TestJudgeOutOfTime checks that a history which the checker had no time for does not pass.
-func TestJudgeOutOfTime(t *testing.T) {
-	t.Parallel()
-	// Many concurrent writes of unknown outcome, and a read that no order of them explains.
-	var history []porcupine.Operation
-	for i := range 24 {
-		name := string(rune('a' + i))
-		history = append(history, porcupine.Operation{
-			ClientId: i, Input: opInput{kind: opCommit, run: "run", batch: name, at: -1, key: i % 2},
-			Call: 1, Output: opOutput{kind: runstore.ErrUnknownOutcome}, Return: openEnd,
-		})
-	}
-	history = append(history, porcupine.Operation{
-		ClientId: 24, Input: opInput{kind: opJournal, run: "run"}, Call: 2, Output: opOutput{found: "never;"}, Return: 3,
-	})
-	err := judge(history, 1)
-	if err == nil || !strings.HasPrefix(err.Error(), "checker ran out of time") {
-		t.Errorf("got verdict %v, want that the checker ran out of time", err)
 	}
 }
 
