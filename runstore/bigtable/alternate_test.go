@@ -22,13 +22,13 @@ func TestHandlesAppendInTurns(t *testing.T) {
 			for _, h := range []*bigtable.Store{s, other, other, s, s} {
 				n++
 				commit(t, h, signal("run", fmt.Sprint(n)))
-				bigtable.Rounds(t.Context(), h)
+				bigtable.PublishPending(t.Context(), h)
 			}
 			if told {
 				n++
 				commit(t, other, signal("run", fmt.Sprint(n)))
 				commit(t, other, signal("another", fmt.Sprint(round)))
-				if err := bigtable.Sequence(t.Context(), other, "run", "another"); err != nil {
+				if err := bigtable.Publish(t.Context(), other, "run", "another"); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -25,21 +25,21 @@ import (
 // reading is what Bigtable's clock showed, and when that was known here.
 type reading struct {
 	server time.Time
-	here   localclock.Reading
+	local  localclock.Reading
 }
 
 type clock struct {
-	here localclock.Clock // of this process
+	local localclock.Clock // of this process
 
 	mu    sync.Mutex
 	last  reading
-	asked atomic.Int64
+	reads atomic.Int64
 
 	refreshing atomic.Bool
 }
 
-// drift bounds how fast this process's clock may run ahead of the server's: a part in…
-const drift = 4096
+// maxDrift bounds how fast this process's clock may run ahead of the server's: a part in…
+const maxDrift = 4096
 
 // resolution is that of Bigtable's timestamps.
 const resolution = time.Millisecond
@@ -49,36 +49,36 @@ const resolution = time.Millisecond
 func (c *clock) learn(server time.Time, asked localclock.Reading) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.here.Read()
+	now := c.local.Read()
 	known := c.floor(now)
-	putBack := known.Sub(server) > slack+now.Sub(asked) // or another server's is behind
+	putBack := known.Sub(server) > maxExpirySkew+now.Sub(asked) // or another server's is behind
 	if !server.Before(known) || putBack {
 		c.last = reading{server, now}
 	}
 }
 
-// old reports whether the reading says too little: it is from long ago, or this process
+// isStale reports whether the reading says too little: it is from long ago, or this process
 // was suspended since, while its clock stood still. The wall clock is good enough to
 // suspect that.
-func (c *clock) old() bool {
+func (c *clock) isStale() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.here.Read()
-	elapsed := now.Sub(c.last.here)
-	wall := now.Wall().Sub(c.last.here.Wall())
-	return elapsed > 4*refreshAfter || (wall-elapsed).Abs() > suspected
+	now := c.local.Read()
+	elapsed := now.Sub(c.last.local)
+	wall := now.Wall().Sub(c.last.local.Wall())
+	return elapsed > 4*refreshAfter || (wall-elapsed).Abs() > suspendThreshold
 }
 
-// suspected is by how much the wall clock has to leave the other behind.
-const suspected = 20 * time.Millisecond
+// suspendThreshold is by how much the wall clock has to leave the other behind.
+const suspendThreshold = 20 * time.Millisecond
 
 // floor is the earliest that Bigtable's clock can show now. The caller holds c.mu.
 func (c *clock) floor(now localclock.Reading) time.Time {
-	if c.last.here.IsZero() {
+	if c.last.local.IsZero() {
 		return time.Time{}
 	}
-	elapsed := now.Sub(c.last.here)
-	return c.last.server.Add(elapsed - elapsed/drift).Truncate(resolution)
+	elapsed := now.Sub(c.last.local)
+	return c.last.server.Add(elapsed - elapsed/maxDrift).Truncate(resolution)
 }
 
 // estimate returns the earliest that Bigtable's clock can show now, and how long ago
@@ -86,18 +86,18 @@ func (c *clock) floor(now localclock.Reading) time.Time {
 func (c *clock) estimate() (floor time.Time, age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.here.Read()
-	return c.floor(now), now.Sub(c.last.here)
+	now := c.local.Read()
+	return c.floor(now), now.Sub(c.last.local)
 }
 
-// ask reads Bigtable's clock in a row.
-func (s *engine) ask(ctx context.Context, row string) (time.Time, error) {
+// readServerClock reads Bigtable's clock in a row.
+func (s *engine) readServerClock(ctx context.Context, row string) (time.Time, error) {
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.Increment(familyClock, columnClock, 1)
 	var now time.Time
 	var asked localclock.Reading
-	err := s.again(ctx, func(ctx context.Context) error {
-		asked = s.clock.here.Read()
+	err := s.retry(ctx, func(ctx context.Context) error {
+		asked = s.clock.local.Read()
 		r, err := s.table.ApplyReadModifyWrite(ctx, row, rmw)
 		if err != nil {
 			return err
@@ -113,8 +113,8 @@ func (s *engine) ask(ctx context.Context, row string) (time.Time, error) {
 		return time.Time{}, err
 	}
 	s.clock.learn(now, asked)
-	if row[:1] == kindClock && s.clock.asked.Add(1)%pruneEvery == 0 {
-		s.later(func(ctx context.Context) error { return s.writeAll(ctx, []mutation{{row, forgetReadings(now), 32}}) })
+	if row[:1] == kindClock && s.clock.reads.Add(1)%pruneEvery == 0 {
+		s.inBackground(func(ctx context.Context) error { return s.writeAll(ctx, []mutation{{row, pruneReadings(now), 32}}) })
 	}
 	return now, nil
 }
@@ -123,8 +123,8 @@ func (s *engine) ask(ctx context.Context, row string) (time.Time, error) {
 // The policy would do it too, in its own time.
 const pruneEvery = 64
 
-// forgetReadings deletes the readings before one, which stays: the clock goes on from it.
-func forgetReadings(before time.Time) *bigtable.Mutation {
+// pruneReadings deletes the readings before one, which stays: the clock goes on from it.
+func pruneReadings(before time.Time) *bigtable.Mutation {
 	m := bigtable.NewMutation()
 	m.DeleteTimestampRange(familyClock, columnClock, 0, bigtable.Time(before))
 	return m
@@ -134,7 +134,7 @@ const columnClock = "clock"
 
 // Now implements adapter.Core.
 func (s *engine) Now(ctx context.Context) (time.Time, error) {
-	now, err := s.ask(ctx, clockKey())
+	now, err := s.readServerClock(ctx, clockKey())
 	if floor, _ := s.clock.estimate(); floor.After(now) {
 		now = floor // another row's server was ahead
 	}

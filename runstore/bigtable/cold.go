@@ -55,64 +55,64 @@ type coldMove struct {
 	nonce uint64
 }
 
-// cold lists the moves of a run.
-type cold struct {
-	life, stamp int64
-	moves       []coldMove // by revision
-	coldCounts
+// moveList lists the moves of a run.
+type moveList struct {
+	generation, stamp int64
+	moves             []coldMove // by revision
+	moveListHeader
 }
 
-// coldCounts is what the list says beside the moves.
-type coldCounts struct {
+// moveListHeader is what the list says beside the moves.
+type moveListHeader struct {
 	// Keys is how many keys have a row that counts, Tombs how many of these are tombstones.
-	Keys  int64 `json:"keys"`
-	Tombs int64 `json:"tombs,omitempty"`
+	Keys       int64 `json:"keys"`
+	Tombstones int64 `json:"tombs,omitempty"`
 	// Start is the last move before a rewriting that is under way, and Cursor the last key that it
 	// has come to: up to it only rows of later moves count.
 	Start  int64  `json:"start,omitempty"`
 	Cursor []byte `json:"cursor,omitempty"`
 }
 
-// coldID identifies the list of a run's moves: no two lists of a run have the same. The stamp tells
+// moveListID identifies the list of a run's moves: no two lists of a run have the same. The stamp tells
 // those of a history that the store has lost, which may have the same revisions (stamp.go).
-type coldID struct{ life, last, stamp int64 }
+type moveListID struct{ generation, last, stamp int64 }
 
-func (c *cold) id() coldID {
+func (c *moveList) id() moveListID {
 	if c == nil {
-		return coldID{}
+		return moveListID{}
 	}
-	return coldID{c.life, c.moves[len(c.moves)-1].rev, c.stamp}
+	return moveListID{c.generation, c.moves[len(c.moves)-1].rev, c.stamp}
 }
 
-// coldID returns the identity of the list of moves that the run's row has with the head.
-func (h *head) coldID() coldID {
+// moveListID returns the identity of the list of moves that the run's row has with the head.
+func (h *head) moveListID() moveListID {
 	if h.Moved == 0 {
-		return coldID{}
+		return moveListID{}
 	}
-	return coldID{h.Life, h.Moved, h.Stamp}
+	return moveListID{h.Generation, h.Moved, h.Stamp}
 }
 
 // encode returns the list's cell: what it says beside the moves, then 16 bytes for each.
-func (c *cold) encode() []byte {
+func (c *moveList) encode() []byte {
 	var moves []byte
 	for _, m := range c.moves {
 		moves = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(moves, uint64(m.rev)), m.nonce)
 	}
-	return join(&c.coldCounts, moves)
+	return encodeCell(&c.moveListHeader, moves)
 }
 
-// cold returns the list of the run's moves, nil if it has none. The row must have been read with
+// moveList returns the list of the run's moves, nil if it has none. The row must have been read with
 // coldFilter.
-func (r *row) cold() (*cold, error) {
+func (r *row) moveList() (*moveList, error) {
 	if !r.exists() || r.head.Moved == 0 {
 		return nil, nil
 	}
-	c := &cold{life: r.head.Life, stamp: r.head.Stamp}
+	c := &moveList{generation: r.head.Generation, stamp: r.head.Stamp}
 	for _, item := range r.cells[familyOther] {
-		if qualifier(familyOther, item) != columnCold || item.Timestamp < numbered(r.head.Stamp) {
+		if qualifier(familyOther, item) != columnCold || item.Timestamp < timestampOf(r.head.Stamp) {
 			continue
 		}
-		moves, err := split(item.Value, &c.coldCounts)
+		moves, err := decodeCell(item.Value, &c.moveListHeader)
 		if err != nil {
 			return nil, err
 		}
@@ -126,11 +126,11 @@ func (r *row) cold() (*cold, error) {
 	return c, nil
 }
 
-// coldFilter selects the list of moves.
-func coldFilter() bigtable.Filter { return column(familyOther, columnCold) }
+// moveListFilter selects the list of moves.
+func moveListFilter() bigtable.Filter { return column(familyOther, columnCold) }
 
 // nonceOf returns the nonce of the move that a revision made, and whether it is listed.
-func (c *cold) nonceOf(rev int64) (uint64, bool) {
+func (c *moveList) nonceOf(rev int64) (uint64, bool) {
 	i := sort.Search(len(c.moves), func(i int) bool { return c.moves[i].rev >= rev })
 	if i == len(c.moves) || c.moves[i].rev != rev {
 		return 0, false
@@ -139,7 +139,7 @@ func (c *cold) nonceOf(rev int64) (uint64, bool) {
 }
 
 // counts reports whether a row of a key that a move wrote counts.
-func (c *cold) counts(key runstore.RecordKey, m coldMove) bool {
+func (c *moveList) counts(key runstore.RecordKey, m coldMove) bool {
 	if c.Start != 0 && m.rev <= c.Start && string(key) <= string(c.Cursor) {
 		return false
 	}
@@ -149,22 +149,22 @@ func (c *cold) counts(key runstore.RecordKey, m coldMove) bool {
 
 // coldPrefix is what the keys of a run's cold records begin with, printPrefix what those of the
 // fingerprints of its moves do.
-func coldPrefix(id runstore.RunID, life int64) string {
-	return ownedKey(kindCold, id) + be64(life) + "r"
+func coldPrefix(id runstore.RunID, generation int64) string {
+	return ownedKey(kindCold, id) + be64(generation) + "r"
 }
 
-func printPrefix(id runstore.RunID, life int64) string {
-	return ownedKey(kindCold, id) + be64(life) + "p"
+func fingerprintPrefix(id runstore.RunID, generation int64) string {
+	return ownedKey(kindCold, id) + be64(generation) + "p"
 }
 
 // coldKey is the key of a cold record's row. The latest move of a record comes first.
-func coldKey(id runstore.RunID, life int64, key runstore.RecordKey, m coldMove) string {
-	return coldPrefix(id, life) + escape(string(key)) + be64(^m.rev) + be64(int64(m.nonce))
+func coldKey(id runstore.RunID, generation int64, key runstore.RecordKey, m coldMove) string {
+	return coldPrefix(id, generation) + escape(string(key)) + be64(^m.rev) + be64(int64(m.nonce))
 }
 
-// printKey is the key of the row that has the fingerprints of the records of a move.
-func printKey(id runstore.RunID, life int64, m coldMove) string {
-	return printPrefix(id, life) + be64(m.rev) + be64(int64(m.nonce))
+// fingerprintKey is the key of the row that has the fingerprints of the records of a move.
+func fingerprintKey(id runstore.RunID, generation int64, m coldMove) string {
+	return fingerprintPrefix(id, generation) + be64(m.rev) + be64(int64(m.nonce))
 }
 
 // coldParts takes the key of a cold record's row apart, without its prefix.
@@ -194,8 +194,8 @@ type coldPage struct {
 
 // coldRange reads the cold records behind a key that begin with a prefix, in pages of up to limit
 // rows and some more than most bytes.
-func (s *engine) coldRange(ctx context.Context, id runstore.RunID, c *cold, prefix, behind runstore.RecordKey, limit, most int) (coldPage, error) {
-	all := coldPrefix(id, c.life)
+func (s *engine) coldRange(ctx context.Context, id runstore.RunID, c *moveList, prefix, behind runstore.RecordKey, limit, most int) (coldPage, error) {
+	all := coldPrefix(id, c.generation)
 	// An escaped name without its end is what the escaped names begin with that begin with the name.
 	from := all + strings.TrimSuffix(escape(string(prefix)), "\x00\x01")
 	to := after(from)
@@ -209,8 +209,8 @@ func (s *engine) coldRange(ctx context.Context, id runstore.RunID, c *cold, pref
 }
 
 // coldKeys reads cold records by their keys.
-func (s *engine) coldKeys(ctx context.Context, id runstore.RunID, c *cold, keys []runstore.RecordKey) (page coldPage, err error) {
-	all := coldPrefix(id, c.life)
+func (s *engine) coldKeys(ctx context.Context, id runstore.RunID, c *moveList, keys []runstore.RecordKey) (page coldPage, err error) {
+	all := coldPrefix(id, c.generation)
 	for len(keys) > 0 {
 		var set bigtable.RowRangeList
 		n, size := 0, 0
@@ -232,13 +232,13 @@ func (s *engine) coldKeys(ctx context.Context, id runstore.RunID, c *cold, keys 
 
 // coldRows reads rows of cold records, up to limit and until they have more than most bytes; 0 is no
 // bound.
-func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *cold, set bigtable.RowSet, limit, most int) (page coldPage, err error) {
-	skip := len(coldPrefix(id, c.life))
+func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *moveList, set bigtable.RowSet, limit, most int) (page coldPage, err error) {
+	skip := len(coldPrefix(id, c.generation))
 	options := []bigtable.ReadOption{bigtable.RowFilter(latest(wholeFamily(familyOther)))}
 	if limit > 0 {
 		options = append(options, bigtable.LimitRows(int64(limit)))
 	}
-	err = s.again(ctx, func(ctx context.Context) error {
+	err = s.retry(ctx, func(ctx context.Context) error {
 		page = coldPage{}
 		size, last, decided, failed := 0, runstore.RecordKey(""), runstore.RecordKey(""), error(nil)
 		err := s.table.ReadRows(ctx, set, func(r bigtable.Row) bool {
@@ -277,8 +277,8 @@ func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *cold, set b
 // withCold reads a run's row and cold records of it, both of one moment. pick reads cold records by a
 // list of moves. The list that the handle knows is tried first: while it is the run's, this takes two
 // requests, and one where the run has no cold records.
-func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*row, error), pick func(c *cold) (coldPage, error)) (*row, *cold, coldPage, error) {
-	c := s.colds.of(id)
+func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*row, error), pick func(c *moveList) (coldPage, error)) (*row, *moveList, coldPage, error) {
+	c := s.moveLists.of(id)
 	for range rereads {
 		var page coldPage
 		if c != nil {
@@ -291,11 +291,11 @@ func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*
 		if err != nil {
 			return nil, nil, page, err
 		}
-		now, err := r.cold()
+		now, err := r.moveList()
 		if err != nil {
 			return nil, nil, page, ofRun(id, err)
 		}
-		s.colds.learn(id, now)
+		s.moveLists.learn(id, now)
 		if now.id() == c.id() {
 			return r, now, page, nil
 		}
@@ -306,44 +306,44 @@ func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*
 	return nil, nil, coldPage{}, outcome.Unavailable(errBusy)
 }
 
-// colds remembers the lists of moves of runs that have cold records. They may be out of date.
-type colds struct {
+// moveListCache remembers the lists of moves of runs that have cold records. They may be out of date.
+type moveListCache struct {
 	mu  sync.Mutex
-	all map[runstore.RunID]*cold
+	all map[runstore.RunID]*moveList
 }
 
-// maxColds bounds what a handle remembers, at 16 bytes a move.
-const maxColds = 1024
+// maxMoveLists bounds what a handle remembers, at 16 bytes a move.
+const maxMoveLists = 1024
 
-func (l *colds) of(id runstore.RunID) *cold {
+func (l *moveListCache) of(id runstore.RunID) *moveList {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all[id]
 }
 
-func (l *colds) learn(id runstore.RunID, c *cold) {
+func (l *moveListCache) learn(id runstore.RunID, c *moveList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case c == nil:
 		delete(l.all, id)
 		return
-	case l.all == nil || len(l.all) >= maxColds:
-		l.all = map[runstore.RunID]*cold{}
+	case l.all == nil || len(l.all) >= maxMoveLists:
+		l.all = map[runstore.RunID]*moveList{}
 	}
 	l.all[id] = c
 }
 
-// found is a record of a page, in the run's row or cold.
-type found struct {
+// mergedRecord is a record of a page, in the run's row or cold.
+type mergedRecord struct {
 	key   runstore.RecordKey
-	meta  meta
+	meta  recordMeta
 	value []byte
 }
 
 // merged returns the records among the cells of a run's row and a page of cold ones, in the order of their
 // keys, of the keys for which within is true. The cells hide cold rows.
-func (r *row) merged(page coldPage, within func(runstore.RecordKey) bool) (all []found, err error) {
+func (r *row) merged(page coldPage, within func(runstore.RecordKey) bool) (all []mergedRecord, err error) {
 	if !r.exists() {
 		return nil, runstore.ErrNotFound
 	}
@@ -352,9 +352,9 @@ func (r *row) merged(page coldPage, within func(runstore.RecordKey) bool) (all [
 		if !within(key) {
 			return nil
 		}
-		one := found{key: key}
+		one := mergedRecord{key: key}
 		var err error
-		if one.value, err = split(cell, &one.meta); err == nil && !one.meta.Gone {
+		if one.value, err = decodeCell(cell, &one.meta); err == nil && !one.meta.Tombstone {
 			all = append(all, one)
 		}
 		return err
@@ -373,6 +373,6 @@ func (r *row) merged(page coldPage, within func(runstore.RecordKey) bool) (all [
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b found) int { return strings.Compare(string(a.key), string(b.key)) })
+	slices.SortFunc(all, func(a, b mergedRecord) int { return strings.Compare(string(a.key), string(b.key)) })
 	return all, nil
 }

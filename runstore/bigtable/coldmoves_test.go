@@ -48,7 +48,7 @@ func TestMoveIsCut(t *testing.T) {
 					}
 					defer cut.Stop()
 					bigtable.SetHot(s.Store, 3<<10)
-					if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.Relieve(ctx, s.Store, "run", rewrite) }); err == nil {
+					if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.MoveRecords(ctx, s.Store, "run", rewrite) }); err == nil {
 						t.Error("the move was not cut")
 					} else if errors.Is(err, runstore.ErrUnknownOutcome) {
 						t.Errorf("got %v: a move has no outcome that a caller could not know", err)
@@ -74,7 +74,7 @@ func relieve(t testing.TB, s *bigtable.Store) {
 	t.Helper()
 	before, _, err := bigtable.Moves(t.Context(), s, "run")
 	if err == nil {
-		err = bigtable.Relieve(t.Context(), s, "run", false)
+		err = bigtable.MoveRecords(t.Context(), s, "run", false)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -87,11 +87,11 @@ func relieve(t testing.TB, s *bigtable.Store) {
 // visit has the pass over the marks find "run" idle.
 func visit(t testing.TB, s *bigtable.Store) {
 	t.Helper()
-	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
-	bigtable.EmptyWaste(t.Context(), s)
-	bigtable.Ahead(s, func() { bigtable.Sweep(t.Context(), s) })
+	bigtable.EmptyGarbage(t.Context(), s)
+	bigtable.Ahead(s, func() { bigtable.OrphanScan(t.Context(), s) })
 }
 
 // coldRows returns how many rows of cold records there should be.
@@ -120,7 +120,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 			}
 			held := server(t).Hold(1, isMove)
 			moved := make(chan error, 1)
-			go func() { moved <- bigtable.Relieve(t.Context(), mover, "run", false) }()
+			go func() { moved <- bigtable.MoveRecords(t.Context(), mover, "run", false) }()
 			met(t, held, 1)
 			if what == "purged" {
 				b := runstore.NewBatch("run", runstore.Unguarded("test"))
@@ -141,7 +141,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 			}
 			all.readAs(t, s, "a/00000", "a/00001")
 			all.readAs(t, openBare(t, table), "a/00000", "a/00001")
-			bigtable.EmptyWaste(t.Context(), mover)
+			bigtable.EmptyGarbage(t.Context(), mover)
 			if got, want := len(keys(t, raw(t, table), "k")), coldRows(t, s); got != want {
 				t.Errorf("%d rows of cold records remain, want %d", got, want)
 			}
@@ -163,7 +163,7 @@ func TestPurgeLeavesNoColdRows(t *testing.T) {
 		t.Fatalf("there are %d cold rows, want 100 at least", n)
 	}
 	purge(t, s, lease)
-	bigtable.Sweep(t.Context(), s)
+	bigtable.OrphanScan(t.Context(), s)
 	if left := len(keys(t, tbl, "k")); left > 0 {
 		t.Errorf("%d cold rows remain", left)
 	}
@@ -201,10 +201,10 @@ func TestReadsMeetOneState(t *testing.T) {
 				}
 			}
 			relieve(t, s)
-			if err := bigtable.Relieve(t.Context(), s, "run", true); err != nil {
+			if err := bigtable.MoveRecords(t.Context(), s, "run", true); err != nil {
 				t.Error(err)
 			}
-			bigtable.EmptyWaste(t.Context(), s)
+			bigtable.EmptyGarbage(t.Context(), s)
 		})
 	}
 }
@@ -326,7 +326,7 @@ func TestRewritingKeepsTheDeletedAway(t *testing.T) {
 		}
 		// What was replaced is deleted in any order, the tombstones first here.
 		all.readAs(t, s, "a/00000", "a/00010", "a/00029")
-		if err := bigtable.DropTombs(t.Context(), handle); err != nil {
+		if err := bigtable.DropTombstones(t.Context(), handle); err != nil {
 			t.Fatal(err)
 		}
 		all.readAs(t, s, "a/00000", "a/00010", "a/00029")

@@ -24,7 +24,7 @@ import (
 // the end of the log from a gap.
 
 // logBlock is how many segments are removed together: as many as one request reads.
-const logBlock = maxFollowed
+const logBlock = pagesPerRequest
 
 // blocksPerPass bounds the blocks that one pass looks at.
 const blocksPerPass = 16
@@ -34,16 +34,16 @@ func blockStart(number int64) int64 { return (number-1)/logBlock*logBlock + 1 }
 
 // skips reports whether the log goes on behind number for a reader that finds g, the first
 // segment of number's block or nil, and where.
-func (g *segment) skips(number int64) (next int64, skips bool) {
+func (g *feedPage) skips(number int64) (next int64, skips bool) {
 	if g == nil || g.number == number || g.Next <= number {
 		return 0, false
 	}
 	return g.Next, true
 }
 
-// compactSome compacts the block of the first segment behind a hash, and the blocks after it while
+// compactNext compacts the block of the first segment behind a hash, and the blocks after it while
 // they are empty.
-func (s *engine) compactSome(ctx context.Context, hash string) error {
+func (s *engine) compactNext(ctx context.Context, hash string) error {
 	keys, err := s.keys(ctx, kindLog+hash, after(kindLog), 1)
 	if err == nil && len(keys) == 0 {
 		keys, err = s.keys(ctx, kindLog, kindLog+hash, 1)
@@ -51,13 +51,13 @@ func (s *engine) compactSome(ctx context.Context, hash string) error {
 	if err != nil || len(keys) == 0 || len(keys[0]) != len(logKey(0)) {
 		return err
 	}
-	told, err := s.hint(ctx)
+	hint, err := s.hint(ctx)
 	if err != nil {
 		return err
 	}
 	start := blockStart(fromBE64(keys[0][len(keys[0])-8:]))
 	for range blocksPerPass {
-		if start+logBlock > told {
+		if start+logBlock > hint {
 			return nil
 		}
 		if empty, err := s.compact(ctx, start); err != nil || !empty {
@@ -75,29 +75,29 @@ func (s *engine) compact(ctx context.Context, start int64) (empty bool, err erro
 	for n := start; n < end; n++ {
 		numbers = append(numbers, n)
 	}
-	when := s.present()
-	found, err := s.log(ctx, numbers...)
+	when := s.observe()
+	found, err := s.readPages(ctx, numbers...)
 	if err != nil || found[start] == nil {
 		return false, err
 	}
 	if found[start].Next < end {
-		var named []placed
+		var named []loggedEvent
 		for _, n := range numbers {
 			g := found[n]
-			if g == nil || g.damage != nil || g.appends != nil || g.Next != 0 {
+			if g == nil || g.damage != nil || g.openState != nil || g.Next != 0 {
 				return false, nil
 			}
 			for _, r := range g.Ranges {
-				named = append(named, placed{span: r})
+				named = append(named, loggedEvent{eventRange: r})
 			}
 		}
 		if left, err := s.withoutPurged(ctx, named); err != nil || len(left) > 0 {
 			return false, err
 		}
-		if err := s.stillOf(ctx, when); err != nil {
+		if err := s.checkEpoch(ctx, when); err != nil {
 			return false, err
 		}
-		value, _ := json.Marshal(&segment{By: found[start].By, Next: end}) // numbers only: it cannot fail
+		value, _ := json.Marshal(&feedPage{By: found[start].By, Next: end}) // numbers only: it cannot fail
 		if err := s.writeAll(ctx, []mutation{put(logKey(start), "", value)}); err != nil {
 			return false, err
 		}
@@ -108,6 +108,6 @@ func (s *engine) compact(ctx context.Context, start int64) (empty bool, err erro
 			dead = append(dead, logKey(n))
 		}
 	}
-	s.waste.replaced(when, dead)
+	s.garbage.deleteLater(when, dead)
 	return true, nil
 }

@@ -71,14 +71,14 @@ const epochGap = 1 << 29
 
 const epochCopies = 16
 
-func (s *engine) epochs(ctx context.Context) (x *epochs, err error) {
+func (s *engine) readEpochs(ctx context.Context) (x *epochs, err error) {
 	x = &epochs{}
 	err = s.readList(ctx, []string{epochKey(0)}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		x.stored = cell(r, familyOther, "")
 		return x.decode(x.stored)
 	})
 	if err == nil {
-		s.learn(x)
+		s.learnEpochs(x)
 	}
 	return x, err
 }
@@ -93,7 +93,7 @@ func (s *engine) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ..
 			var x epochs
 			err := x.decode(cell(r, familyOther, ""))
 			if err == nil {
-				s.learn(&x)
+				s.learnEpochs(&x)
 			}
 			return err
 		}
@@ -104,7 +104,7 @@ func (s *engine) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ..
 }
 
 // replaceEpochs swaps what the store knows of itself, if nobody else did.
-func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (made bool, err error) {
+func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (replaced bool, err error) {
 	next.By = rand.Uint64()
 	next.stored, _ = json.Marshal(next) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
@@ -114,13 +114,13 @@ func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (made boo
 		same := bigtable.ChainFilters(column(familyOther, ""), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(old.written()))
 		m, wants = bigtable.NewCondMutation(same, set, nil), true
 	}
-	for t, doubt := s.tries(), false; ; doubt = true {
+	for t, ambiguous := s.newBackoff(), false; ; ambiguous = true {
 		var matched bool
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := s.table.Apply(bound, epochKey(0), m, bigtable.GetCondMutationResult(&matched))
 		cancel()
 		if err == nil && matched != wants { // another was first, or a copy of this request
-			now, err := s.epochs(ctx)
+			now, err := s.readEpochs(ctx)
 			if err != nil {
 				return false, outcome.Unknown(err)
 			}
@@ -130,10 +130,10 @@ func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (made boo
 			return true, nil
 		}
 		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
-			if doubt || !refusedByServer(err) {
+			if ambiguous || !refusedByServer(err) {
 				return false, outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			return false, outcome.Unavailable(s.plainly(err))
+			return false, outcome.Unavailable(s.explain(err))
 		}
 	}
 }
@@ -166,12 +166,12 @@ func (s *engine) sameIncarnation(stored string) bool {
 	return stored == s.incarnation()
 }
 
-// incarnate makes sure that the epoch belongs to this table in this place. A table that was
+// ensureEpoch makes sure that the epoch belongs to this table in this place. A table that was
 // restored, perhaps under the name of one that was deleted, and the other cluster to which
 // a failover moves the profile may lack writes that were acknowledged.
-func (s *engine) incarnate(ctx context.Context) error {
+func (s *engine) ensureEpoch(ctx context.Context) error {
 	for {
-		x, err := s.epochs(ctx)
+		x, err := s.readEpochs(ctx)
 		if err != nil {
 			return err
 		}
@@ -185,10 +185,10 @@ func (s *engine) incarnate(ctx context.Context) error {
 				return err
 			}
 		case x.Format < format: // see format.go
-			if x.Format < formatPages { // from here on the hint is one that only programs of this format advance
-				told, err := s.hint(ctx)
+			if x.Format < formatOpenPages { // from here on the hint is one that only programs of this format advance
+				hint, err := s.hint(ctx)
 				if err == nil {
-					err = s.advanceHint(ctx, told)
+					err = s.advanceHint(ctx, hint)
 				}
 				if err != nil {
 					return err
@@ -196,11 +196,11 @@ func (s *engine) incarnate(ctx context.Context) error {
 			}
 			next := *x
 			next.Format = format
-			made, err := s.replaceEpochs(ctx, x, &next)
+			replaced, err := s.replaceEpochs(ctx, x, &next)
 			if err != nil {
 				return err
 			}
-			if made {
+			if replaced {
 				if err := s.copyEpochs(ctx, &next); err != nil {
 					return err
 				}
@@ -222,7 +222,7 @@ func (s *engine) incarnate(ctx context.Context) error {
 
 // Epochs implements runstore.EpochManager.
 func (s *engine) Epochs(ctx context.Context) (all []runstore.EpochChange, err error) {
-	x, err := s.epochs(ctx)
+	x, err := s.readEpochs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -240,12 +240,12 @@ func (s *engine) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch,
 
 // raise begins a new epoch, unless another did what this is for.
 func (s *engine) raise(ctx context.Context, reason string, done func(x *epochs) bool) (runstore.Epoch, error) {
-	now, err := s.ask(ctx, clockKey())
+	now, err := s.readServerClock(ctx, clockKey())
 	if err != nil {
 		return 0, err
 	}
 	for {
-		x, err := s.epochs(ctx)
+		x, err := s.readEpochs(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -264,27 +264,27 @@ func (s *engine) raise(ctx context.Context, reason string, done func(x *epochs) 
 		if err := runstore.CheckEpoch(runstore.Epoch(next.Epoch)); err != nil {
 			return 0, err
 		}
-		from := int64(firstSegment)
+		from := int64(firstPage)
 		if n := len(x.Epochs); n > 0 {
 			from = x.Epochs[n-1].Base
 		}
-		if told, err := s.hint(ctx); err != nil {
+		if hint, err := s.hint(ctx); err != nil {
 			return 0, err
-		} else if told > from {
-			from = told
+		} else if hint > from {
+			from = hint
 		}
-		end, err := s.follow(ctx, from, func(*segment) bool { return true })
+		end, err := s.follow(ctx, from, func(*feedPage) bool { return true })
 		if err != nil {
 			return 0, err
 		}
 		next.Base = max(int64(runstore.Epoch(next.Epoch).Floor())>>positionBits+1, end+epochGap)
 		next.End = end
 		after := &epochs{Format: format, Epochs: append(x.Epochs, next), Incarnation: s.incarnation()}
-		made, err := s.replaceEpochs(ctx, x, after)
+		replaced, err := s.replaceEpochs(ctx, x, after)
 		if err != nil {
 			return 0, err
 		}
-		if !made {
+		if !replaced {
 			continue
 		}
 		if err := s.finishRaise(ctx, after); err != nil {
@@ -302,7 +302,7 @@ func (s *engine) finishRaise(ctx context.Context, x *epochs) (err error) {
 			return err
 		}
 	}
-	s.learn(x)
+	s.learnEpochs(x)
 	// A hint of the history that the store has lost is lower, and a round that it led would
 	// append where no reader looks.
 	if err := s.advanceHint(ctx, x.Epochs[len(x.Epochs)-1].stamp()); err != nil {
@@ -323,18 +323,18 @@ func (s *engine) finishRaise(ctx context.Context, x *epochs) (err error) {
 	return s.copyEpochs(ctx, &done)
 }
 
-// sweepers is how many runs a raise visits at once.
-const sweepers = 16
+// raiseWorkers is how many runs a raise visits at once.
+const raiseWorkers = 16
 
 // endGrants ends the grants of runs, by the keys of their rows.
 func (s *engine) endGrants(ctx context.Context, keys []string) error {
-	errs := make([]error, sweepers)
+	errs := make([]error, raiseWorkers)
 	var wg sync.WaitGroup
-	for i := range sweepers {
+	for i := range raiseWorkers {
 		wg.Go(func() {
-			for k := i; k < len(keys) && errs[i] == nil; k += sweepers {
+			for k := i; k < len(keys) && errs[i] == nil; k += raiseWorkers {
 				id := runOf(keys[k])
-				if err := s.endGrant(ctx, id); !errors.Is(err, runstore.ErrCorrupt) || !s.passOver(id, err) {
+				if err := s.endGrant(ctx, id); !errors.Is(err, runstore.ErrCorrupt) || !s.skipDamaged(id, err) {
 					errs[i] = err // a damaged run takes no write under any grant
 				}
 			}
@@ -346,7 +346,7 @@ func (s *engine) endGrants(ctx context.Context, keys []string) error {
 
 // endGrant ends a run's grant of an epoch before the newest that the handle knows.
 func (s *engine) endGrant(ctx context.Context, id runstore.RunID) error {
-	_, err := s.write(ctx, id, needs{fresh: true}, func(*run, time.Time) (*edit, error) {
+	_, err := s.write(ctx, id, needs{fresh: true}, func(*cachedRun, time.Time) (*edit, error) {
 		return nil, nil // every write raises the run first
 	})
 	return err
@@ -358,8 +358,8 @@ func (s *engine) copyEpochs(ctx context.Context, x *epochs) error {
 	all := make([]mutation, 0, epochCopies)
 	for i := 1; i < epochCopies; i++ {
 		m := bigtable.NewMutation()
-		m.DeleteTimestampRange(familyOther, "", 0, numbered(x.current()))
-		m.Set(familyOther, "", numbered(x.current()), x.stored)
+		m.DeleteTimestampRange(familyOther, "", 0, timestampOf(x.current()))
+		m.Set(familyOther, "", timestampOf(x.current()), x.stored)
 		all = append(all, mutation{epochKey(i), m, len(x.stored)})
 	}
 	return s.writeAll(ctx, all)

@@ -26,14 +26,14 @@ func refusedByServer(err error) bool {
 // attemptTimeout bounds one request, so that one which was lost is repeated.
 const attemptTimeout = 10 * time.Second
 
-// tries paces the repeats of one operation.
-func (s *engine) tries() *outcome.Backoff {
-	return outcome.NewBackoff(s.clock.here, s.opts.RetryTimeout, 2*time.Millisecond)
+// newBackoff paces the repeats of one operation.
+func (s *engine) newBackoff() *outcome.Backoff {
+	return outcome.NewBackoff(s.clock.local, s.opts.RetryTimeout, 2*time.Millisecond)
 }
 
-// again runs f, which may be repeated, while Bigtable cannot be reached.
-func (s *engine) again(ctx context.Context, f func(ctx context.Context) error) error {
-	for t := s.tries(); ; {
+// retry runs f, which may be repeated, while Bigtable cannot be reached.
+func (s *engine) retry(ctx context.Context, f func(ctx context.Context) error) error {
+	for t := s.newBackoff(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := f(bound)
 		cancel()
@@ -44,13 +44,13 @@ func (s *engine) again(ctx context.Context, f func(ctx context.Context) error) e
 			return err
 		}
 		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
-			return outcome.Unavailable(s.plainly(outcome.Cause(ctx, err)))
+			return outcome.Unavailable(s.explain(outcome.Cause(ctx, err)))
 		}
 	}
 }
 
-// plainly adds what the operator can do about an error.
-func (s *engine) plainly(err error) error {
+// explain adds what the operator can do about an error.
+func (s *engine) explain(err error) error {
 	if status.Code(err) == codes.FailedPrecondition {
 		return errors.Join(err, errors.New("conditional mutations need an app profile with single-cluster routing that allows single-row transactions"))
 	}

@@ -49,17 +49,17 @@ func appendFramed(cell, event []byte) []byte {
 	return append(binary.AppendUvarint(cell, uint64(len(event))), event...)
 }
 
-// frames takes events apart.
-func frames(cell []byte, first int64, f func(e sealedEvent, bytes []byte) error) error {
+// eachFramed takes events apart.
+func eachFramed(cell []byte, first int64, f func(e journalEvent, bytes []byte) error) error {
 	for seq := first; len(cell) > 0; seq++ {
 		n, used := binary.Uvarint(cell)
 		if used <= 0 || uint64(len(cell)-used) < n {
 			return errFrames
 		}
-		one := sealedEvent{seq: seq}
+		one := journalEvent{seq: seq}
 		bytes := cell[used : used+int(n)]
 		var err error
-		if one.data, err = split(bytes, &one.about); err != nil {
+		if one.data, err = decodeCell(bytes, &one.meta); err != nil {
 			return err
 		}
 		if err := f(one, bytes); err != nil {
@@ -79,7 +79,7 @@ func eventColumns(from, to int64) bigtable.Filter {
 
 // events calls f for the events of a row up to the last that its head names, those that are
 // sealed left out.
-func (r *row) events(f func(e sealedEvent, bytes []byte) error) error {
+func (r *row) events(f func(e journalEvent, bytes []byte) error) error {
 	for _, item := range r.cells[familyEvents] {
 		column := qualifier(familyEvents, item)
 		if len(column) != 8 {
@@ -89,7 +89,7 @@ func (r *row) events(f func(e sealedEvent, bytes []byte) error) error {
 		if first <= r.head.Sealed*segmentSize {
 			continue // its deletion came after a copy of the row was read
 		}
-		err := frames(item.Value, first, func(e sealedEvent, bytes []byte) error {
+		err := eachFramed(item.Value, first, func(e journalEvent, bytes []byte) error {
 			if e.seq > r.head.Seq {
 				return nil
 			}

@@ -33,17 +33,17 @@ const formatStamps = 2
 // these. The store has this format from the first opening on by a program that knows it.
 const formatGrants = 3
 
-// formatPlaces is the format of runs whose entry in IndexRunnable stands behind RunnableAt, or may
+// formatRunnableEntries is the format of runs whose entry in IndexRunnable stands behind RunnableAt, or may
 // be moved by a scan (runnable.go). A program of format 3 would delete such an entry.
-const formatPlaces = 4
+const formatRunnableEntries = 4
 
 // formatCold is the format of runs some of whose records have left the row, see cold.go. A program
 // of format 3 would take them for absent. No release knows one of the two and not the other.
-const formatCold = formatPlaces
+const formatCold = formatRunnableEntries
 
-// formatPages is the format of runs whose events may be in a page of the feed's log, see page.go. A
+// formatOpenPages is the format of runs whose events may be in a page of the feed's log, see page.go. A
 // program of format 4 would not find them there, and name them again.
-const formatPages = 5
+const formatOpenPages = 5
 
 // requires raises the format of a run's head.
 func (h *head) requires(format int) { h.Format = max(h.Format, format) }
@@ -120,17 +120,17 @@ func isUndecodable(err error) bool {
 // maxReported bounds the runs that a handle remembers as reported.
 const maxReported = 1024
 
-// unlessPassedOver returns err, or nil where the pass goes on without the run.
-func (s *engine) unlessPassedOver(id runstore.RunID, err error) error {
-	if err == nil || s.passOver(id, err) {
+// unlessSkipped returns err, or nil where the pass goes on without the run.
+func (s *engine) unlessSkipped(id runstore.RunID, err error) error {
+	if err == nil || s.skipDamaged(id, err) {
 		return nil
 	}
 	return err
 }
 
-// passOver reports whether a pass over many runs goes on without this one, because its data
+// skipDamaged reports whether a pass over many runs goes on without this one, because its data
 // cannot be decoded. It logs that once for each run, or for the store itself if id is empty.
-func (s *engine) passOver(id runstore.RunID, err error) bool {
+func (s *engine) skipDamaged(id runstore.RunID, err error) bool {
 	if !isUndecodable(err) {
 		return false
 	}

@@ -30,7 +30,7 @@ func TestRowsOfALifeThatIsOver(t *testing.T) {
 				seal(t, s, "other")
 				lease := hold(t, s, "run")
 				fill(t, s, lease, 1, 200)
-				if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+				if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 					t.Fatal(err)
 				}
 				ctx, dies := context.WithCancel(t.Context())
@@ -48,7 +48,7 @@ func TestRowsOfALifeThatIsOver(t *testing.T) {
 				}()
 				met(t, held, 1)
 				purge(t, s, lease)
-				bigtable.Sweep(t.Context(), s)
+				bigtable.OrphanScan(t.Context(), s)
 				own := func() (n int) {
 					for _, k := range keys(t, tbl, kind) {
 						if strings.Contains(k, "\x00\x03run") {

@@ -14,10 +14,10 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// remembered is how many revisions a head has the nonces of, eight bytes each. A handle
+// maxNonces is how many revisions a head has the nonces of, eight bytes each. A handle
 // whose conditional mutation did not match reads the head to find out why. 64 writes take a
 // holder that never pauses some 300 ms, many times as long as that read.
-const remembered = 64
+const maxNonces = 64
 
 // head is the cell that every write of a run replaces, together with a small one that has
 // its revision and the nonce of the write, which is the one that every write's predicate
@@ -34,10 +34,10 @@ type head struct {
 	// store has lost; see stamp.go.
 	Stamp int64  `json:"stamp,omitempty"`
 	Forks []fork `json:"forks,omitempty"`
-	// Life is the revision that created the run.
-	Life   int64  `json:"life"`
-	LifeBy uint64 `json:"lifeBy,omitempty"`
-	Purged bool   `json:"purged,omitempty"`
+	// Generation is the revision that created the run.
+	Generation   int64  `json:"life"`
+	GenerationBy uint64 `json:"lifeBy,omitempty"`
+	Purged       bool   `json:"purged,omitempty"`
 
 	Status   int32 `json:"status"`
 	Unlisted bool  `json:"unlisted,omitempty"`
@@ -96,9 +96,9 @@ type head struct {
 	ColdTop int64 `json:"coldTop,omitempty"`
 }
 
-// slack is how far an expiry that a holder computed may lie beside the one that
+// maxExpirySkew is how far an expiry that a holder computed may lie beside the one that
 // Bigtable's own timestamp of the grant yields: a quarter of the TTL, if that is less.
-const slack = time.Second
+const maxExpirySkew = time.Second
 
 // expiry returns when the last grant expires. The holder computed it from Bigtable's
 // clock as it knew it, and was told; beat is the timestamp that Bigtable itself gave
@@ -109,7 +109,7 @@ func (h *head) expiry(beat int64) int64 {
 		return h.Expires
 	}
 	own := beat + h.TTL
-	if d, most := own-h.Expires, min(slack.Microseconds(), h.TTL/4); d > most || d < -most {
+	if d, most := own-h.Expires, min(maxExpirySkew.Microseconds(), h.TTL/4); d > most || d < -most {
 		return own
 	}
 	return h.Expires
@@ -141,7 +141,7 @@ func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecon
 
 // grant takes over what package rules granted.
 func (h *head) grant(r rules.Head) {
-	h.beginPages()
+	h.allowOpenPages()
 	h.Token, h.State, h.Grant = int64(r.Token), int(r.State), []byte(r.Grant)
 	h.Owner, h.Role, h.Strict = []byte(r.Holder.Owner), []byte(r.Holder.Reactor), r.Holder.Strict
 	h.From, h.Why = []byte(r.Holder.Preempted.From), []byte(r.Holder.Preempted.Reason)
@@ -162,15 +162,15 @@ func (h *head) renew(r rules.Head) (extended bool) {
 	return true
 }
 
-// madeBy adds a revision that nonce made.
-func (h *head) madeBy(nonce uint64) {
+// addRevision adds a revision that nonce made.
+func (h *head) addRevision(nonce uint64) {
 	h.Rev++
-	h.Nonces = append(binary.BigEndian.AppendUint64(nil, nonce), h.Nonces[:min(len(h.Nonces), 8*(remembered-1))]...)
+	h.Nonces = append(binary.BigEndian.AppendUint64(nil, nonce), h.Nonces[:min(len(h.Nonces), 8*(maxNonces-1))]...)
 }
 
-// made reports whether nonce made revision rev; known is false when that is longer
+// wrote reports whether nonce made revision rev; known is false when that is longer
 // ago than the head remembers.
-func (h *head) made(rev int64, nonce uint64) (made, known bool) {
+func (h *head) wrote(rev int64, nonce uint64) (wrote, known bool) {
 	i := 8 * (h.Rev - rev)
 	if i < 0 {
 		return false, true
@@ -196,53 +196,53 @@ func decodeHead(b []byte) (h head, err error) {
 	return h, err
 }
 
-// meta is what a record's cell says beside its value.
-type meta struct {
-	Version    int64   `json:"v"`
-	CreatedSeq int64   `json:"cs"`
-	Created    int64   `json:"c"`
-	UpdatedSeq int64   `json:"us"`
-	Updated    int64   `json:"u"`
-	CreatedBy  int64   `json:"ct,omitempty"` // the tokens of the fences…
-	UpdatedBy  int64   `json:"ut,omitempty"` // …under which it was written
-	Rev        int64   `json:"r"`            // that wrote it…
-	By         uint64  `json:"x"`            // …and its nonce
-	Places     []spot  `json:"p,omitempty"`  // where it stands
-	Pack       *packed `json:"d,omitempty"`  // where its value is, if not here
-	Room       int64   `json:"m,omitempty"`  // that it keeps for records that a later batch puts instead
-	Gone       bool    `json:"g,omitempty"`  // it is a tombstone: the record was deleted, and hides a cold row
-	Under      int64   `json:"u0,omitempty"` // the move of the cold row that it hides, 0 if there is none
-	size       int64   // what it takes of the room for records
-	cold       int64   // the move that it left the row with, 0 if it is there
+// recordMeta is what a record's cell says beside its value.
+type recordMeta struct {
+	Version    int64         `json:"v"`
+	CreatedSeq int64         `json:"cs"`
+	Created    int64         `json:"c"`
+	UpdatedSeq int64         `json:"us"`
+	Updated    int64         `json:"u"`
+	CreatedBy  int64         `json:"ct,omitempty"` // the tokens of the fences…
+	UpdatedBy  int64         `json:"ut,omitempty"` // …under which it was written
+	Rev        int64         `json:"r"`            // that wrote it…
+	By         uint64        `json:"x"`            // …and its nonce
+	Entries    []storedEntry `json:"p,omitempty"`  // where it stands
+	Pack       *packed       `json:"d,omitempty"`  // where its value is, if not here
+	Reserved   int64         `json:"m,omitempty"`  // that it keeps for records that a later batch puts instead
+	Tombstone  bool          `json:"g,omitempty"`  // it is a tombstone: the record was deleted, and hides a cold row
+	Hides      int64         `json:"u0,omitempty"` // the move of the cold row that it hides, 0 if there is none
+	size       int64         // what it takes of the room for records
+	coldRev    int64         // the move that it left the row with, 0 if it is there
 }
 
 // isMovable reports whether the record of a key may leave the run's row. A scan of a queue finds a
 // record in the row, and so does a read of a run its summary.
-func (m *meta) isMovable(key runstore.RecordKey) bool {
-	return len(m.Places) == 0 && m.Room == 0 && key != runstore.SummaryKey
+func (m *recordMeta) isMovable(key runstore.RecordKey) bool {
+	return len(m.Entries) == 0 && m.Reserved == 0 && key != runstore.SummaryKey
 }
 
-// under returns the move of the cold row that a change of the record hides.
-func (m *meta) under() int64 {
-	if m.cold != 0 {
-		return m.cold
+// hides returns the move of the cold row that a change of the record hides.
+func (m *recordMeta) hides() int64 {
+	if m.coldRev != 0 {
+		return m.coldRev
 	}
-	return m.Under
+	return m.Hides
 }
 
-// takes is what a record takes of the room for records: its cell, or what is kept for
+// footprint is what a record takes of the room for records: its cell, or what is kept for
 // those that replace it, if that is more.
-func (m *meta) takes(key runstore.RecordKey, cell []byte) int64 {
-	return max(int64(len(key)+len(cell)), m.Room)
+func (m *recordMeta) footprint(key runstore.RecordKey, cell []byte) int64 {
+	return max(int64(len(key)+len(cell)), m.Reserved)
 }
 
-// roomFor returns the most that the cells of records take that a later batch puts into a run that
+// reserveFor returns the most that the cells of records take that a later batch puts into a run that
 // is full. While the run's records take more than maxRecordBytes only tiny values stay in the row,
 // and one that is not tiny, the one that passes maxRecordBytes. Above maxRecordBytes there is room
 // for that one anyway, unless the others take it. A value that is not tiny and is elsewhere takes
 // less than a tiny one: its place has under tiny bytes. Records without places need no room: they leave
 // a row that is full.
-func roomFor(later []runstore.RecordWrite) (room int64) {
+func reserveFor(later []runstore.RecordWrite) (room int64) {
 	const most = math.MaxInt64
 	if !slices.ContainsFunc(later, func(w runstore.RecordWrite) bool {
 		return !w.Delete && (len(w.Index) > 0 || w.Key == runstore.SummaryKey)
@@ -253,35 +253,35 @@ func roomFor(later []runstore.RecordWrite) (room int64) {
 		if w.Delete {
 			continue
 		}
-		m := meta{
-			Version: most, CreatedSeq: most, Created: most, UpdatedSeq: most, Updated: most, CreatedBy: most, UpdatedBy: most, Rev: most, By: math.MaxUint64, Room: most,
+		m := recordMeta{
+			Version: most, CreatedSeq: most, Created: most, UpdatedSeq: most, Updated: most, CreatedBy: most, UpdatedBy: most, Rev: most, By: math.MaxUint64, Reserved: most,
 		}
 		for _, p := range w.Index {
-			m.Places = append(m.Places, spot{[]byte(p.Index), most})
+			m.Entries = append(m.Entries, storedEntry{[]byte(p.Index), most})
 		}
-		room += int64(len(w.Key) + len(join(&m, nil)) + min(len(w.Value), tiny))
+		room += int64(len(w.Key) + len(encodeCell(&m, nil)) + min(len(w.Value), tinyValue))
 	}
-	if room > mostRecords-maxRecordBytes-maxInline {
+	if room > maxPinnedBytes-maxRecordBytes-maxInline {
 		room += maxInline
 	}
 	return room
 }
 
-// spot is a place of a record.
-type spot struct {
+// storedEntry is a place of a record.
+type storedEntry struct {
 	Index []byte `json:"i"`
 	At    int64  `json:"t"`
 }
 
-func (m *meta) places(id runstore.RunID, key runstore.RecordKey) []place {
-	all := make([]place, len(m.Places))
-	for i, s := range m.Places {
-		all[i] = place{string(s.Index), s.At, m.Updated, id, key, m.Rev, m.By}
+func (m *recordMeta) indexEntries(id runstore.RunID, key runstore.RecordKey) []indexEntry {
+	all := make([]indexEntry, len(m.Entries))
+	for i, s := range m.Entries {
+		all[i] = indexEntry{string(s.Index), s.At, m.Updated, id, key, m.Rev, m.By}
 	}
 	return all
 }
 
-func (m *meta) record(key runstore.RecordKey, value []byte) runstore.Record {
+func (m *recordMeta) record(key runstore.RecordKey, value []byte) runstore.Record {
 	if value == nil {
 		value = []byte{}
 	}
@@ -292,8 +292,8 @@ func (m *meta) record(key runstore.RecordKey, value []byte) runstore.Record {
 	}
 }
 
-// about is what an event's cell says beside its data.
-type about struct {
+// eventMeta is what an event's cell says beside its data.
+type eventMeta struct {
 	Kind  []byte  `json:"k,omitempty"`
 	Time  int64   `json:"t"`
 	Token int64   `json:"n,omitempty"`
@@ -302,7 +302,7 @@ type about struct {
 	Pack  *packed `json:"d,omitempty"`
 }
 
-func (a *about) event(seq int64, data []byte) runstore.Event {
+func (a *eventMeta) event(seq int64, data []byte) runstore.Event {
 	if data == nil {
 		data = []byte{}
 	}
@@ -312,16 +312,16 @@ func (a *about) event(seq int64, data []byte) runstore.Event {
 	}
 }
 
-// join makes a cell's value of what is said about it and its bytes.
-func join(about any, value []byte) []byte {
+// encodeCell makes a cell's value of what is said about it and its bytes.
+func encodeCell(about any, value []byte) []byte {
 	header, _ := json.Marshal(about) // numbers and bytes only: it cannot fail
 	cell := make([]byte, 0, len(header)+len(value)+4)
 	cell = binary.AppendUvarint(cell, uint64(len(header)))
 	return append(append(cell, header...), value...)
 }
 
-// split is the inverse of join. The value is a part of cell.
-func split(cell []byte, about any) (value []byte, err error) {
+// decodeCell is the inverse of join. The value is a part of cell.
+func decodeCell(cell []byte, about any) (value []byte, err error) {
 	n, used := binary.Uvarint(cell)
 	if used <= 0 || uint64(len(cell)-used) < n {
 		return nil, corrupt(fmt.Errorf("a cell of %d bytes that this program did not write", len(cell)))

@@ -75,8 +75,8 @@ func ownerOf(key string) (id runstore.RunID, since int64, ok bool) {
 	return runstore.RunID(key[5:end]), fromBE64(key[end : end+8]), true
 }
 
-func segmentKey(id runstore.RunID, life, number int64) string {
-	return ownedKey(kindSegment, id) + be64(life) + be64(number)
+func segmentKey(id runstore.RunID, generation, number int64) string {
+	return ownedKey(kindSegment, id) + be64(generation) + be64(number)
 }
 
 // mark leads to a run. Each has a key of its own, so that one which is deleted late is
@@ -130,9 +130,9 @@ func unescape(key string) (name, rest string, ok bool) {
 	}
 }
 
-// place is an entry of an index: where a record of a run, or a run, stands since the
+// indexEntry is an entry of an index: where a record of a run, or a run, stands since the
 // revision that put it there.
-type place struct {
+type indexEntry struct {
 	index       string
 	at, written int64
 	run         runstore.RunID
@@ -141,26 +141,26 @@ type place struct {
 	nonce       uint64 // of the write: no other one makes the same entry
 }
 
-// order is the entry's key without its shard: entries of all shards sort by it.
-func (p place) order() string {
+// sortKey is the entry's key without its shard: entries of all shards sort by it.
+func (p indexEntry) sortKey() string {
 	return escape(p.index) + be64(p.at) + be64(p.written) + escape(string(p.run)) + escape(string(p.key)) + be64(p.rev) + be64(int64(p.nonce))
 }
 
-func (p place) rowKey() string { return kindIndex + shardOf(string(p.run)) + p.order() }
+func (p indexEntry) rowKey() string { return kindIndex + shardOf(string(p.run)) + p.sortKey() }
 
-func placeOf(order string) (p place, ok bool) {
+func parseIndexEntry(order string) (p indexEntry, ok bool) {
 	index, rest, ok := unescape(order)
 	if !ok || len(rest) < 16 {
-		return place{}, false
+		return indexEntry{}, false
 	}
 	p.index, p.at, p.written = index, fromBE64(rest[:8]), fromBE64(rest[8:16])
 	run, rest, ok := unescape(rest[16:])
 	if !ok {
-		return place{}, false
+		return indexEntry{}, false
 	}
 	key, rest, ok := unescape(rest)
 	if !ok || len(rest) != 16 {
-		return place{}, false
+		return indexEntry{}, false
 	}
 	p.run, p.key = runstore.RunID(run), runstore.RecordKey(key)
 	p.rev, p.nonce = fromBE64(rest[:8]), uint64(fromBE64(rest[8:]))

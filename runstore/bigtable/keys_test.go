@@ -62,9 +62,9 @@ func TestUnescapeRefuses(t *testing.T) {
 	}
 }
 
-func anyPlace(r *rand.Rand) bigtable.PlaceParts {
+func anyPlace(r *rand.Rand) bigtable.EntryParts {
 	n := func() int64 { return r.Int64N(3) * (1 + r.Int64N(1<<40)) }
-	return bigtable.PlaceParts{
+	return bigtable.EntryParts{
 		Index: name(r), At: n(), Written: n(), Run: runstore.RunID(name(r)), Key: runstore.RecordKey(name(r)), Rev: n(), Nonce: r.Uint64(),
 	}
 }
@@ -125,7 +125,7 @@ func TestKeysAreShortEnough(t *testing.T) {
 	t.Parallel()
 	zeros := func(n int) string { return strings.Repeat("\x00", n) } // which double when they are escaped
 	id := runstore.RunID(zeros(runstore.MaxRunID))
-	longest := bigtable.PlaceParts{Index: zeros(runstore.MaxIndexName), Run: id, Key: runstore.RecordKey(zeros(runstore.MaxRecordKey))}
+	longest := bigtable.EntryParts{Index: zeros(runstore.MaxIndexName), Run: id, Key: runstore.RecordKey(zeros(runstore.MaxRecordKey))}
 	for _, key := range []string{
 		longest.RowKey(), bigtable.RunKey(id), bigtable.SegmentKey(id, 1, 1), bigtable.PackKey(id, 1, 1, 1, 1), bigtable.MarkKey(id, 1, 1),
 	} {

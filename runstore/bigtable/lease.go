@@ -15,7 +15,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 	n := needs{fresh: true, epoch: true, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey)}
 	n.replays = spec.Lease != nil && !spec.Writes.IsZero()
 	existed := false
-	e, err := s.write(ctx, spec.ID, n, func(r *run, now time.Time) (*edit, error) {
+	e, err := s.write(ctx, spec.ID, n, func(r *cachedRun, now time.Time) (*edit, error) {
 		created = runstore.Created{} // whatever was decided before
 		if existed = r.exists(); existed {
 			h := r.head.rules(r.id, r.beat)
@@ -27,28 +27,28 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			}
 			return nil, nil
 		}
-		r.records, r.tail = map[runstore.RecordKey]*meta{}, tail{}
+		r.records, r.tail = map[runstore.RecordKey]*recordMeta{}, tail{}
 		e := newEdit(r, now)
 		h := &e.head
 		if r.stored == nil {
-			e.begin(s.epoch())
+			e.startIn(s.currentEpoch())
 		}
 		e.creates = true
-		h.Life, h.LifeBy, h.Purged, h.Seq, h.PagedFrom = h.Rev, e.nonce, false, 0, 0
-		h.beginPages()
+		h.Generation, h.GenerationBy, h.Purged, h.Seq, h.PagedFrom = h.Rev, e.nonce, false, 0, 0
+		h.allowOpenPages()
 		h.Status, h.Created = int32(spec.Status), e.now
 		if h.Unlisted = spec.Unlisted; h.Unlisted {
 			h.requires(formatGrants)
 		} else {
-			e.rows = append(e.rows, put(h.runsPlace(r.id).rowKey(), "", nil))
+			e.rows = append(e.rows, put(h.runsEntry(r.id).rowKey(), "", nil))
 		}
 		if h.MarkRev == 0 { // a purged run has one until it was cleared away
-			e.mark()
+			e.setMark()
 		}
 		if spec.Lease == nil {
 			e.apply(spec.Writes, 0, "", false)
 			created.Committed = e.done
-			if err := e.fits(); err != nil {
+			if err := e.checkFits(); err != nil {
 				return nil, err
 			}
 		} else {
@@ -64,7 +64,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
 		}
 		if !spec.Runnable.IsZero() {
-			e.runnable(spec.Runnable)
+			e.setRunnable(spec.Runnable)
 		}
 		return e, nil
 	})
@@ -95,7 +95,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 	return created, nil
 }
 
-func (e *edit) summary(w runstore.RecordWrite) *meta {
+func (e *edit) summary(w runstore.RecordWrite) *recordMeta {
 	if w.Key != runstore.SummaryKey || w.Delete {
 		return nil
 	}
@@ -109,11 +109,11 @@ func (s *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 	n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes)}
 	n.replays = !req.Writes.IsZero()
 	n.clock, n.strict = s.expiryDecides(req.Grant, guards.Fence), !guards.Fence.IsZero()
-	_, err = s.write(ctx, req.Run, n, func(r *run, now time.Time) (*edit, error) {
+	_, err = s.write(ctx, req.Run, n, func(r *cachedRun, now time.Time) (*edit, error) {
 		if !r.exists() {
 			return nil, runstore.ErrNotFound
 		}
-		h, ok := r.judged(), false
+		h, ok := r.judgedHead(), false
 		if granted, ok = r.repeatedGrant(h, req.LeaseSpec); ok {
 			return r.replay(), nil
 		}
@@ -124,8 +124,8 @@ func (s *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 			return nil, err
 		}
 		e := newEdit(r, now)
-		made, err := e.grant(h, req)
-		granted = made
+		applied, err := e.grant(h, req)
+		granted = applied
 		return e, err
 	})
 	return granted, err
@@ -134,7 +134,7 @@ func (s *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 // repeatedGrant returns the result of a request that was granted before. ok is true if the grant is
 // current or its result is remembered. Results are read only for requests with writes, because no
 // others are remembered.
-func (r *run) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
+func (r *cachedRun) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
 	var first *rules.FirstResult
 	if remembered, ok := r.results[rules.GrantResult(spec.Grant)]; ok {
 		first = &rules.FirstResult{
@@ -148,8 +148,8 @@ func (r *run) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (granted runs
 // holder's consent the expiry matters only if the lease is strict: the request is judged
 // as a commit under that fence. Without it the expiry matters unless the lease is live
 // beyond doubt.
-func (s *engine) expiryDecides(grant runstore.GrantID, consent runstore.Fence) func(r *run) bool {
-	return func(r *run) bool {
+func (s *engine) expiryDecides(grant runstore.GrantID, consent runstore.Fence) func(r *cachedRun) bool {
+	return func(r *cachedRun) bool {
 		switch {
 		case rules.GrantState(r.head.State) != rules.Current || string(r.head.Grant) == string(grant):
 			return false
@@ -168,7 +168,7 @@ func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 	f := req.Fence
 	n := needs{clock: s.stallDecides(req), strict: true, results: req.ID != "", events: len(req.Writes.Events) > 0}
 	n.keys = keysOf(runstore.Guards{}, req.Writes)
-	_, err = s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
+	_, err = s.write(ctx, f.Run(), n, func(r *cachedRun, now time.Time) (*edit, error) {
 		renewed = runstore.Renewed{} // whatever was decided before
 		if !r.exists() {
 			return nil, runstore.ErrNotFound
@@ -185,15 +185,15 @@ func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 		e := newEdit(r, now)
 		after := h.Renewed(req.TTL, e.time())
 		if e.head.renew(after) {
-			e.beat()
+			e.stampBeat()
 		}
 		renewed.Lease = after.Lease(req.TTL)
 		if !req.Writes.IsZero() {
 			e.apply(req.Writes, f.Token(), f.Owner(), false)
-			if err := e.fits(); err != nil {
+			if err := e.checkFits(); err != nil {
 				return nil, err
 			}
-			e.remember(rules.BatchResult(req.ID), result{})
+			e.keepResult(rules.BatchResult(req.ID), result{})
 			renewed.Committed = e.done
 		}
 		return e, nil
@@ -203,8 +203,8 @@ func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 
 // stallDecides returns the needs.clock of a renewal. The clock matters if the lease is
 // strict, and if it may be longer ago than the holder's bound allows that it made progress.
-func (s *engine) stallDecides(req runstore.RenewRequest) func(r *run) bool {
-	return func(r *run) bool {
+func (s *engine) stallDecides(req runstore.RenewRequest) func(r *cachedRun) bool {
+	return func(r *cachedRun) bool {
 		h := &r.head
 		if strict(req.Fence)(r) {
 			return true
@@ -219,7 +219,7 @@ func (s *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 	f, guards := req.Fence, runstore.GuardsOf(req.Guards...)
 	n := needs{keys: keysOf(guards, req.Writes), clock: strict(f), strict: true, events: len(req.Writes.Events) > 0}
 	n.replays = !req.Writes.IsZero()
-	e, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
+	e, err := s.write(ctx, f.Run(), n, func(r *cachedRun, now time.Time) (*edit, error) {
 		if !r.exists() {
 			return nil, runstore.ErrNotFound
 		}
@@ -242,12 +242,12 @@ func (s *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 		}
 		e := newEdit(r, now)
 		e.apply(req.Writes, f.Token(), f.Owner(), false)
-		if err := e.fits(); err != nil {
+		if err := e.checkFits(); err != nil {
 			return nil, err
 		}
-		e.end(false)
+		e.endGrant(false)
 		if !req.Writes.IsZero() {
-			e.remember(name, result{Token: int64(f.Token())})
+			e.keepResult(name, result{Token: int64(f.Token())})
 		}
 		return e, nil
 	})

@@ -18,9 +18,9 @@ import (
 const (
 	maxInline      = 16 << 10  // a value
 	maxInlineBatch = 256 << 10 // the values of one batch; above it only tiny ones stay
-	tiny           = 256
+	tinyValue      = 256
 	maxRecordBytes = 1 << 20 // the records of one run; above it only tiny values stay…
-	mostRecords    = 3 << 19 // …and above this none is added
+	maxPinnedBytes = 3 << 19 // …and above this none is added
 	chunkSize      = 1 << 20 // of a row of a pack
 )
 
@@ -69,8 +69,8 @@ func (p *packer) rows(id runstore.RunID) (all []mutation) {
 	return all
 }
 
-// want is a value that is to be fetched.
-type want struct {
+// wantedValue is a value that is to be fetched.
+type wantedValue struct {
 	run  runstore.RunID
 	pack *packed
 	got  func(value []byte)
@@ -84,10 +84,10 @@ func (e errMissing) Error() string {
 	return fmt.Sprintf("bigtable: a value of run %q is not where it should be", e.run)
 }
 
-// fetch reads packed values. It returns errMissing if one is not there.
-func (s *engine) fetch(ctx context.Context, wanted []want) error {
+// fetchValues reads packed values. It returns errMissing if one is not there.
+func (s *engine) fetchValues(ctx context.Context, wanted []wantedValue) error {
 	var first error
-	err := s.fetchEach(ctx, wanted, func(_ int, missing error) {
+	err := s.fetchEachValue(ctx, wanted, func(_ int, missing error) {
 		if first == nil {
 			first = missing
 		}
@@ -98,8 +98,8 @@ func (s *engine) fetch(ctx context.Context, wanted []want) error {
 	return first
 }
 
-// fetchEach reads packed values, and calls missing for each that is not there.
-func (s *engine) fetchEach(ctx context.Context, wanted []want, missing func(i int, err error)) error {
+// fetchEachValue reads packed values, and calls missing for each that is not there.
+func (s *engine) fetchEachValue(ctx context.Context, wanted []wantedValue, missing func(i int, err error)) error {
 	if len(wanted) == 0 {
 		return nil
 	}

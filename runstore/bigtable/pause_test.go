@@ -97,7 +97,7 @@ func readerIsPaused(t *testing.T, n int, start func([]runstore.FeedEvent) runsto
 	lease := hold(t, s, "run")
 	sequence := func(s *bigtable.Store, b runstore.Batch) {
 		commit(t, s, b)
-		if err := bigtable.Sequence(t.Context(), s, b.Run()); err != nil {
+		if err := bigtable.Publish(t.Context(), s, b.Run()); err != nil {
 			t.Fatal(err)
 		}
 	}

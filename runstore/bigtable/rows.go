@@ -90,10 +90,10 @@ func parseRow(r bigtable.Row) (*row, error) {
 	if p.stored != nil && (!decoded || len(p.stored) < revisionSize) {
 		return nil, ofRun(runOf(r.Key()), errNoHead)
 	}
-	if p.head.vouchesBeat(beat.Value) {
+	if p.head.wroteBeat(beat.Value) {
 		p.beat = int64(beat.Timestamp)
 	}
-	p.vouched()
+	p.dropLateCells()
 	return p, nil
 }
 
@@ -103,7 +103,7 @@ func (r *row) exists() bool { return r.stored != nil && !r.head.Purged }
 // readRun reads a run's head and what further filters select.
 func (s *engine) readRun(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (r *row, err error) {
 	filter := latest(append([]bigtable.Filter{wholeFamily(familyHead)}, more...)...)
-	err = s.again(ctx, func(ctx context.Context) error {
+	err = s.retry(ctx, func(ctx context.Context) error {
 		found, err := s.table.ReadRow(ctx, runKey(id), bigtable.RowFilter(filter))
 		if err == nil {
 			r, err = parseRow(found)
@@ -127,7 +127,7 @@ func (s *engine) readList(ctx context.Context, keys []string, filter bigtable.Fi
 			n++
 		}
 		var rows []bigtable.Row
-		err := s.again(ctx, func(ctx context.Context) error {
+		err := s.retry(ctx, func(ctx context.Context) error {
 			rows = rows[:0]
 			budgetOf(ctx).spend()
 			return s.table.ReadRows(ctx, bigtable.RowList(keys[:n]), func(r bigtable.Row) bool {
@@ -196,7 +196,7 @@ func (s *engine) writeAll(ctx context.Context, all []mutation) error {
 		for i, m := range all[:n] {
 			keys[i], muts[i] = m.key, m.m
 		}
-		err := s.again(ctx, func(ctx context.Context) error {
+		err := s.retry(ctx, func(ctx context.Context) error {
 			errs, err := s.table.ApplyBulk(ctx, keys, muts)
 			return errors.Join(append(errs, err)...)
 		})
@@ -247,7 +247,7 @@ func (s *engine) scanRange(ctx context.Context, from, to string, f func(keys []s
 // keys returns the first keys in a range, up to a limit.
 func (s *engine) keys(ctx context.Context, from, to string, limit int) (keys []string, err error) {
 	filter := bigtable.ChainFilters(bigtable.CellsPerRowLimitFilter(1), bigtable.StripValueFilter())
-	err = s.again(ctx, func(ctx context.Context) error {
+	err = s.retry(ctx, func(ctx context.Context) error {
 		keys = keys[:0]
 		return s.table.ReadRows(ctx, bigtable.NewRange(from, to), func(r bigtable.Row) bool {
 			keys = append(keys, strings.Clone(r.Key()))

@@ -44,17 +44,17 @@ func (h *head) runnableFrom() int64 {
 	return max(h.Runnable, h.RunnableFrom)
 }
 
-func (h *head) runnablePlace(id runstore.RunID) place {
-	return place{index: string(runstore.IndexRunnable), at: h.runnableFrom(), written: h.Created, run: id, rev: h.RunnableRev, nonce: h.RunnableBy}
+func (h *head) runnableEntry(id runstore.RunID) indexEntry {
+	return indexEntry{index: string(runstore.IndexRunnable), at: h.runnableFrom(), written: h.Created, run: id, rev: h.RunnableRev, nonce: h.RunnableBy}
 }
 
-// placed reports whether p is the run's own row in IndexRunnable.
-func (h *head) placed(p place) bool {
+// ownsEntry reports whether p is the run's own row in IndexRunnable.
+func (h *head) ownsEntry(p indexEntry) bool {
 	return h.Runnable != 0 && p.rev == h.RunnableRev && p.nonce == h.RunnableBy
 }
 
-// place gives the run its entry in IndexRunnable as the change leaves it.
-func (e *edit) place() {
+// placeRunnable gives the run its entry in IndexRunnable as the change leaves it.
+func (e *edit) placeRunnable() {
 	h, was := &e.head, &e.run.head
 	from := was.runnableFrom()
 	at := from
@@ -72,75 +72,75 @@ func (e *edit) place() {
 		h.RunnableFrom = at
 	}
 	if at != 0 && (e.granted || h.RunnableFrom != 0 || h.Renewed != was.Renewed) {
-		h.requires(formatPlaces)
+		h.requires(formatRunnableEntries)
 	}
 	ends := rules.GrantState(was.State) == rules.Current && (e.granted || rules.GrantState(h.State) != rules.Current)
 	if at == from && (at == 0 || !ends) { // where a grant ends, a scan may have moved the row to its expiry
 		return
 	}
 	if from != 0 {
-		old := was.runnablePlace(e.run.id).rowKey()
+		old := was.runnableEntry(e.run.id).rowKey()
 		if at == 0 || at > from {
-			e.gone = append(e.gone, old)
+			e.obsoleteNow = append(e.obsoleteNow, old)
 		} else {
-			e.dead = append(e.dead, old)
+			e.obsolete = append(e.obsolete, old)
 		}
 	}
 	h.RunnableRev, h.RunnableBy = h.Rev, e.nonce
 	if at == 0 {
 		return
 	}
-	row := put(h.runnablePlace(e.run.id).rowKey(), "", nil)
+	row := put(h.runnableEntry(e.run.id).rowKey(), "", nil)
 	if h.Runnable != was.Runnable || len(e.rows) > 0 {
 		e.rows = append(e.rows, row)
 	} else {
-		e.beside = append(e.beside, row)
+		e.alongside = append(e.alongside, row)
 	}
 }
 
-// writeBeside begins to write the rows that are written together with the head. The function that
+// writeAlongside begins to write the rows that are written together with the head. The function that
 // it returns waits for them.
-func (s *engine) writeBeside(ctx context.Context, e *edit) (wait func() error) {
-	if len(e.beside) == 0 {
+func (s *engine) writeAlongside(ctx context.Context, e *edit) (wait func() error) {
+	if len(e.alongside) == 0 {
 		return func() error { return nil }
 	}
 	done := make(chan error, 1)
-	go func() { done <- s.writeAll(ctx, e.beside) }()
+	go func() { done <- s.writeAll(ctx, e.alongside) }()
 	return func() error { return <-done }
 }
 
 // replay is the decision of a request that was applied before.
-func (r *run) replay() *edit { return &edit{run: r, replay: true} }
+func (r *cachedRun) replay() *edit { return &edit{run: r, replay: true} }
 
-// replace writes the run's entry in IndexRunnable again, before the repeat of a request is
+// restoreRunnableEntry writes the run's entry in IndexRunnable again, before the repeat of a request is
 // acknowledged.
-func (s *engine) replace(ctx context.Context, r *run) error {
-	if !r.exists() || r.head.Runnable == 0 || r.head.Format < formatPlaces {
+func (s *engine) restoreRunnableEntry(ctx context.Context, r *cachedRun) error {
+	if !r.exists() || r.head.Runnable == 0 || r.head.Format < formatRunnableEntries {
 		return nil
 	}
-	if err := s.writeAll(ctx, []mutation{put(r.head.runnablePlace(r.id).rowKey(), "", nil)}); err != nil {
+	if err := s.writeAll(ctx, []mutation{put(r.head.runnableEntry(r.id).rowKey(), "", nil)}); err != nil {
 		return outcome.Unknown(err)
 	}
 	return nil
 }
 
-// shift is a row of IndexRunnable to be written, and one to be removed after that.
-type shift struct {
-	to   place
-	gone string // or empty
+// entryMove is a row of IndexRunnable to be written, and one to be removed after that.
+type entryMove struct {
+	to  indexEntry
+	old string // or empty
 }
 
-// tidy notes what a scan does about a row of IndexRunnable that it met, whose run is at r.
-func (v *verifier) tidy(p place, r *row) {
+// planRepair notes what a scan does about a row of IndexRunnable that it met, whose run is at r.
+func (v *verifier) planRepair(p indexEntry, r *row) {
 	h := &r.head
-	if h.placed(p) && r.exists() {
-		if v.met[p.order()] {
+	if h.ownsEntry(p) && r.exists() {
+		if v.met[p.sortKey()] {
 			v.owned[p.run] = true
 		}
 		to := p
 		to.at = h.expiry(r.beat)
-		if !h.rules(p.run, r.beat).Runnable(v.query.Until) && to.at > p.at && h.Format >= formatPlaces {
-			v.moves = append(v.moves, shift{to, p.rowKey()})
+		if !h.rules(p.run, r.beat).Runnable(v.query.Until) && to.at > p.at && h.Format >= formatRunnableEntries {
+			v.moves = append(v.moves, entryMove{to, p.rowKey()})
 		}
 		return
 	}
@@ -151,53 +151,53 @@ func (v *verifier) tidy(p place, r *row) {
 		v.dead = append(v.dead, p.rowKey())
 		return
 	}
-	one := shift{to: h.runnablePlace(p.run)}
+	one := entryMove{to: h.runnableEntry(p.run)}
 	known, _ := v.store.clock.estimate()
-	if one.to.at > p.at || known.Sub(runstore.FromMicros(h.Time)) > placeGrace {
-		one.gone = p.rowKey()
+	if one.to.at > p.at || known.Sub(runstore.FromMicros(h.Time)) > readerGrace {
+		one.old = p.rowKey()
 	}
-	v.strays = append(v.strays, stray{one, p})
+	v.strays = append(v.strays, strayEntry{one, p})
 }
 
-// twice reports whether a run was taken by another row of the same write, which was moved since.
-func (v *verifier) twice(p place) bool {
-	first, taken := v.took[p.run]
+// isDuplicate reports whether a run was taken by another row of the same write, which was moved since.
+func (v *verifier) isDuplicate(p indexEntry) bool {
+	first, taken := v.takenBy[p.run]
 	if taken && first.rev == p.rev && first != p {
 		return true
 	}
-	v.took[p.run] = p
+	v.takenBy[p.run] = p
 	return false
 }
 
-// stray is a row that only led to its run, and what to do about it.
-type stray struct {
-	shift
-	met place
+// strayEntry is a row that only led to its run, and what to do about it.
+type strayEntry struct {
+	entryMove
+	met indexEntry
 }
 
-// settle sees to the rows that the scan met. The rows of runs that the scan may have to find on a
+// repair sees to the rows that the scan met. The rows of runs that the scan may have to find on a
 // later page are written before it returns, the others in the background.
-func (v *verifier) settle(ctx context.Context) error {
+func (v *verifier) repair(ctx context.Context) error {
 	var first []mutation
 	for _, one := range v.strays {
 		switch {
 		case v.owned[one.to.run]:
-			if one.gone != "" {
-				v.dead = append(v.dead, one.gone)
+			if one.old != "" {
+				v.dead = append(v.dead, one.old)
 			}
-		case v.before(one.met.order(), one.to.order()):
+		case v.before(one.met.sortKey(), one.to.sortKey()):
 			first = append(first, put(one.to.rowKey(), "", nil))
-			if one.gone != "" {
-				v.dead = append(v.dead, one.gone)
+			if one.old != "" {
+				v.dead = append(v.dead, one.old)
 			}
 		default:
-			v.moves = append(v.moves, one.shift)
+			v.moves = append(v.moves, one.entryMove)
 		}
 	}
 	if err := v.store.writeAll(ctx, first); err != nil {
 		return err
 	}
-	v.store.waste.find(garbage{moment: v.moment, keys: v.dead, moves: v.moves})
+	v.store.garbage.deleteSoon(garbageRows{observation: v.observed, keys: v.dead, moves: v.moves})
 	return nil
 }
 
@@ -208,8 +208,8 @@ func (v *verifier) lookBack(ctx context.Context) error {
 		return nil
 	}
 	low := v.low
-	if v.left || v.horizon != "" {
-		low = v.covered
+	if v.unverified || v.horizon != "" {
+		low = v.verifiedTo
 	}
 	if v.full() { // what is behind its last entry is of the next page
 		low = v.high
@@ -217,15 +217,15 @@ func (v *verifier) lookBack(ctx context.Context) error {
 			low = min(low, v.orders[e.Cursor])
 		}
 	}
-	page, err := v.store.entries(ctx, ranges(low, v.high), 0, false)
+	page, err := v.store.readEntries(ctx, ranges(low, v.high), 0, false)
 	if err != nil {
 		return err
 	}
-	page = slices.DeleteFunc(page, func(p place) bool { return v.seen[p.order()] })
+	page = slices.DeleteFunc(page, func(p indexEntry) bool { return v.seen[p.sortKey()] })
 	slices.SortFunc(page, v.compare)
 	v.query.Limit, v.size = v.query.Limit+len(page), 0
-	left, covered := v.left, v.covered
+	left, covered := v.unverified, v.verifiedTo
 	err = v.verify(ctx, page, low)
-	v.left, v.covered = left, covered
+	v.unverified, v.verifiedTo = left, covered
 	return err
 }

@@ -41,40 +41,40 @@ var _ interface {
 
 // engine implements adapter.Core for one handle.
 type engine struct {
-	opts     Options
-	emulated bool
-	cluster  string // of the app profile, if it could be read
-	restored string // what the table was restored from; empty if it was not
-	client   *bigtable.Client
-	shared   bool             // client is the caller's, see New
-	conn     *grpc.ClientConn // to an emulator
-	table    *bigtable.Table
-	clock    clock
-	runs     runs
-	colds    colds
-	feed     *sequencer
-	upkeep   *upkeep
-	passed   passed
-	history  atomic.Pointer[history] // what is known of the epochs; nil: there was none
-	waste    *waste
-	reported struct { // runs whose data cannot be decoded, see passOver
+	opts            Options
+	emulated        bool
+	cluster         string // of the app profile, if it could be read
+	restored        string // what the table was restored from; empty if it was not
+	client          *bigtable.Client
+	shared          bool             // client is the caller's, see New
+	conn            *grpc.ClientConn // to an emulator
+	table           *bigtable.Table
+	clock           clock
+	runs            runCache
+	moveLists       moveListCache
+	feed            *sequencer
+	upkeep          *upkeep
+	purgedStretches purgedStretches
+	epochCache      atomic.Pointer[epochCache] // what is known of the epochs; nil: there was none
+	garbage         *garbageQueue
+	reported        struct { // runs whose data cannot be decoded, see passOver
 		mu   sync.Mutex
 		runs map[runstore.RunID]bool
 	}
-	scanMost time.Duration // how long a scan may take
-	yieldFor time.Duration // how long an operation waits for another one's turn
+	maxScanTime   time.Duration // how long a scan may take
+	ticketTimeout time.Duration // how long an operation waits for another one's turn
 	// attemptTimeout bounds one request.
 	attemptTimeout time.Duration
 	// What its records take of a run's row before some leave it, how many rows a step of a rewriting
 	// copies, and how many tombstones call for one; see move.go.
-	hotBytes, maxTombs int64
-	rewriteRows        int
+	hotBytes, maxTombstones int64
+	rewriteRows             int
 
-	lonelyAfter time.Duration // see gc.go
-	closeGrace  time.Duration // bounds what the background finishes when the handle is closed
+	creationGrace time.Duration // see gc.go
+	closeGrace    time.Duration // bounds what the background finishes when the handle is closed
 
 	background sync.WaitGroup
-	life       sync.Mutex // guards ended: no work begins in the background after Close has begun
+	closeMu    sync.Mutex // guards ended: no work begins in the background after Close has begun
 	ended      bool
 	closed     chan struct{}   // closed when Close has begun
 	stopped    context.Context // ends the work in the background
@@ -109,18 +109,18 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 		return nil, err
 	}
 	s := &engine{
-		opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout,
-		closeGrace: closeGrace, lonelyAfter: lonelyAfter, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}),
+		opts: opts, clock: clock{local: localclock.New(opts.Clock)}, maxScanTime: maxScanTime, ticketTimeout: ticketTimeout, attemptTimeout: attemptTimeout,
+		closeGrace: closeGrace, creationGrace: creationGrace, hotBytes: hotBytes, maxTombstones: maxTombstones, rewriteRows: rewriteRows, closed: make(chan struct{}),
 		client: client, shared: client != nil,
 	}
 	if opts.bound > 0 {
-		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
+		s.attemptTimeout, s.maxScanTime = opts.bound, opts.bound
 	}
 	if opts.hot > 0 {
-		s.hotBytes, s.maxTombs, s.rewriteRows = opts.hot, 10, 10
+		s.hotBytes, s.maxTombstones, s.rewriteRows = opts.hot, 10, 10
 	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
-	s.runs.all = map[runstore.RunID]*run{}
+	s.runs.all = map[runstore.RunID]*cachedRun{}
 	if err := s.connect(ctx); err != nil {
 		s.stop()
 		if s.conn != nil {
@@ -130,10 +130,10 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 	}
 	s.table = s.client.Open(opts.Table)
 	s.feed, s.upkeep = newSequencer(s), newUpkeep(s)
-	s.waste = newWaste(s)
+	s.garbage = newGarbageQueue(s)
 	handle := &Store{engine: s, Store: adapter.New(s, adapter.Options{
 		Waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)),
-		Before:  s.readClock, Classify: ofRun,
+		Before:  s.ensureClock, Classify: ofRun,
 	})}
 	handle.EpochManager = adapter.NewEpochManager(handle.Store, s)
 	handle.RunNotifier = adapter.NewRunNotifier(handle.Store, nil)
@@ -142,9 +142,9 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 		return nil, unclassified(ctx, err)
 	}
 	s.background.Go(s.feed.work)
-	s.background.Go(s.upkeep.seal)
-	s.background.Go(s.upkeep.pass)
-	s.background.Go(s.waste.work)
+	s.background.Go(s.upkeep.sealLoop)
+	s.background.Go(s.upkeep.scanLoop)
+	s.background.Go(s.garbage.work)
 	return handle, nil
 }
 
@@ -193,7 +193,7 @@ func (s *engine) connect(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = admin.Close() }() // nothing was left undone
-	if err := s.again(ctx, func(ctx context.Context) error { return s.prepare(ctx, admin) }); err != nil {
+	if err := s.retry(ctx, func(ctx context.Context) error { return s.prepare(ctx, admin) }); err != nil {
 		return err
 	}
 	tables, err := tableadmin.NewBigtableTableAdminClient(ctx, adminOpts...)
@@ -201,7 +201,7 @@ func (s *engine) connect(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = tables.Close() }() // as above
-	if err := s.again(ctx, func(ctx context.Context) (err error) { s.restored, err = s.restoredFrom(ctx, tables); return err }); err != nil {
+	if err := s.retry(ctx, func(ctx context.Context) (err error) { s.restored, err = s.restoredFrom(ctx, tables); return err }); err != nil {
 		return err
 	}
 	if !s.emulated {
@@ -235,21 +235,21 @@ func (s *engine) dial(address string) (*grpc.ClientConn, error) {
 // The clock is read a few times at opening, until a reading was quick: the times that
 // are told rest on the best.
 const (
-	readings = 5
-	quickly  = 2 * time.Millisecond
+	openingReadings = 5
+	fastReading     = 2 * time.Millisecond
 )
 
 // begin makes sure of the epoch and reads the clock.
 func (s *engine) begin(ctx context.Context) error {
-	if err := s.incarnate(ctx); err != nil {
+	if err := s.ensureEpoch(ctx); err != nil {
 		return err
 	}
-	for range readings {
-		began := s.clock.here.Read()
-		if _, err := s.ask(ctx, clockKey()); err != nil {
+	for range openingReadings {
+		began := s.clock.local.Read()
+		if _, err := s.readServerClock(ctx, clockKey()); err != nil {
 			return err
 		}
-		if s.clock.here.Since(began) < quickly {
+		if s.clock.local.Since(began) < fastReading {
 			break
 		}
 	}
@@ -259,14 +259,14 @@ func (s *engine) begin(ctx context.Context) error {
 // Close implements adapter.Core. Operations in flight end first: those that Bigtable leaves without
 // a reply end at their retry timeout.
 func (s *engine) Close(idle <-chan struct{}) error {
-	s.life.Lock()
+	s.closeMu.Lock()
 	s.ended = true
-	s.life.Unlock()
+	s.closeMu.Unlock()
 	close(s.closed)
 	<-idle
 	s.feed.close()
 	s.upkeep.close()
-	s.waste.close()
+	s.garbage.close()
 	defer time.AfterFunc(2*s.closeGrace, s.stop).Stop()
 	s.background.Wait()
 	s.stop()
@@ -279,11 +279,11 @@ func (s *engine) Close(idle <-chan struct{}) error {
 	return nil
 }
 
-// readClock runs before each operation. It reads Bigtable's clock first if the last reading is old,
+// ensureClock runs before each operation. It reads Bigtable's clock first if the last reading is old,
 // and beside the operation if that reading is about to become old.
-func (s *engine) readClock(ctx context.Context) error {
-	if s.clock.old() {
-		_, err := s.ask(ctx, clockKey())
+func (s *engine) ensureClock(ctx context.Context) error {
+	if s.clock.isStale() {
+		_, err := s.readServerClock(ctx, clockKey())
 		return err
 	}
 	if _, age := s.clock.estimate(); age > refreshAfter {
@@ -297,9 +297,9 @@ func (s *engine) refreshClock() {
 	if !s.clock.refreshing.CompareAndSwap(false, true) {
 		return
 	}
-	s.later(func(ctx context.Context) error {
+	s.inBackground(func(ctx context.Context) error {
 		defer s.clock.refreshing.Store(false)
-		_, err := s.ask(ctx, clockKey())
+		_, err := s.readServerClock(ctx, clockKey())
 		return err
 	})
 }

@@ -178,7 +178,7 @@ func TestOlderProgramIsRefused(t *testing.T) {
 		b.Put(runstore.RecordKey(fmt.Sprint("cold/", i)), []byte("value"))
 		commit(t, s, b)
 	}
-	if err := bigtable.Relieve(t.Context(), s, "held", false); err != nil {
+	if err := bigtable.MoveRecords(t.Context(), s, "held", false); err != nil {
 		t.Fatal(err)
 	}
 	if got := format(tbl, "held"); got != "4" {

@@ -54,21 +54,21 @@ func (h *head) isOld(e *epoch) bool {
 
 // set sets a cell of the run's row under the stamp of the head.
 func (e *edit) set(family, column string, value []byte) {
-	e.m.Set(family, column, numbered(e.head.Stamp), value)
+	e.m.Set(family, column, timestampOf(e.head.Stamp), value)
 }
 
 // drop deletes a cell of the run's row. The deletion spares cells with later stamps, should it
 // arrive late itself.
 func (e *edit) drop(family, column string) {
-	e.m.DeleteTimestampRange(family, column, 0, numbered(e.head.Stamp+1))
+	e.m.DeleteTimestampRange(family, column, 0, timestampOf(e.head.Stamp+1))
 }
 
-// vouched leaves out the cells of a row that its head does not vouch for.
-func (r *row) vouched() {
+// dropLateCells leaves out the cells of a row that its head does not vouch for.
+func (r *row) dropLateCells() {
 	if r.head.Stamp == 0 {
 		return
 	}
-	isLate := func(item bigtable.ReadItem) bool { return item.Timestamp < numbered(r.head.Stamp) }
+	isLate := func(item bigtable.ReadItem) bool { return item.Timestamp < timestampOf(r.head.Stamp) }
 	for _, family := range []string{familyEvents, familyRecords, familyBatches, familyFeed} {
 		n := len(r.cells[family])
 		if r.cells[family] = slices.DeleteFunc(r.cells[family], isLate); len(r.cells[family]) < n {
@@ -77,12 +77,12 @@ func (r *row) vouched() {
 	}
 }
 
-// since leaves out the cells below a stamp.
-func since(stamp int64, filter bigtable.Filter) bigtable.Filter {
+// sinceStamp leaves out the cells below a stamp.
+func sinceStamp(stamp int64, filter bigtable.Filter) bigtable.Filter {
 	if stamp == 0 {
 		return filter
 	}
-	return bigtable.ChainFilters(filter, bigtable.TimestampRangeFilterMicros(numbered(stamp), 0))
+	return bigtable.ChainFilters(filter, bigtable.TimestampRangeFilterMicros(timestampOf(stamp), 0))
 }
 
 // fork is where a run's history left the one that the store has lost: of the events that the
@@ -93,14 +93,14 @@ type fork struct {
 }
 
 // isLost reports whether an event of the feed is of a history that the store has lost.
-func (h *head) isLost(at placed) bool {
+func (h *head) isLost(at loggedEvent) bool {
 	return slices.ContainsFunc(h.Forks, func(f fork) bool {
 		return at.seq > f.Seq && at.position>>positionBits <= f.Through
 	})
 }
 
-// begin puts a run of which there is nothing yet into an epoch.
-func (e *edit) begin(now *epoch) {
+// startIn puts a run of which there is nothing yet into an epoch.
+func (e *edit) startIn(now *epoch) {
 	if now == nil {
 		return
 	}
@@ -114,9 +114,9 @@ func (e *edit) begin(now *epoch) {
 
 // raiseRun brings a run into an epoch: it ends the grant of an epoch before, and stamps all
 // cells. The caller has the run's lane.
-func (s *engine) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Backoff) error {
+func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outcome.Backoff) error {
 	found, err := s.readRun(ctx, r.id,
-		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), coldFilter())
+		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), moveListFilter())
 	if err != nil || found.stored == nil || !found.head.isOld(now) {
 		r.forget()
 		return err
@@ -130,28 +130,28 @@ func (s *engine) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Ba
 	e.tail = tail{}
 	if e.head.Epoch < now.Epoch {
 		e.head.Epoch = now.Epoch
-		e.end(true)
+		e.endGrant(true)
 	}
 	feeds := false
 	if stamp := now.stamp(); e.head.Stamp < stamp {
-		x, err := found.fed()
+		x, err := found.highWater()
 		if err != nil {
 			return err
 		}
-		known := s.history.Load()
-		through, err := s.survived(ctx, found, x, known)
+		known := s.epochCache.Load()
+		through, err := s.survivingEvents(ctx, found, x, known)
 		if err != nil {
 			return err
 		}
 		feeds = e.restamp(found, x, through, &known.now)
 	}
 	if feeds && e.head.MarkRev == 0 {
-		e.mark()
+		e.setMark()
 	}
-	e.place()
-	e.rows, e.beside = append(e.rows, e.beside...), nil
+	e.placeRunnable()
+	e.rows, e.alongside = append(e.rows, e.alongside...), nil
 	if err := s.writeAll(ctx, e.rows); err != nil {
-		s.waste.add(e.orphans()...) // some of them may have been written
+		s.garbage.addOrphans(e.orphans()...) // some of them may have been written
 		return err
 	}
 	swapped, _, err := s.swap(ctx, r, e, t, nil)
@@ -162,7 +162,7 @@ func (s *engine) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Ba
 		r.forget()
 		return err
 	}
-	s.made(r, e)
+	s.noteApplied(r, e)
 	r.forget()
 	if feeds {
 		s.feed.add(r.id)
@@ -170,11 +170,11 @@ func (s *engine) raiseRun(ctx context.Context, r *run, now *epoch, t *outcome.Ba
 	return nil
 }
 
-// survived returns how many of a run's events the log of the feed still has. If the last segment
+// survivingEvents returns how many of a run's events the log of the feed still has. If the last segment
 // that names some was lost at the end of an epoch's log, that is what the row's steps say of
 // segments before, and what the log's last segments name. Without both it is none: the feed gets
 // all events of the run again, and readers pass over those of before (fork).
-func (s *engine) survived(ctx context.Context, found *row, x *fed, known *history) (through int64, err error) {
+func (s *engine) survivingEvents(ctx context.Context, found *row, x *highWater, known *epochCache) (through int64, err error) {
 	lost, is := known.lost(numberOf(x.at))
 	if !is {
 		return x.through, nil
@@ -185,31 +185,31 @@ func (s *engine) survived(ctx context.Context, found *row, x *fed, known *histor
 		}
 	}
 	named, err := s.logEnd(ctx, lost, known)
-	return max(through, named[runLife{runOf(found.cells.Key()), found.head.Life}]), err
+	return max(through, named[runGeneration{runOf(found.cells.Key()), found.head.Generation}]), err
 }
 
-// runLife names one life of a run.
-type runLife struct {
-	run  runstore.RunID
-	life int64
+// runGeneration names one life of a run.
+type runGeneration struct {
+	run        runstore.RunID
+	generation int64
 }
 
 // logEnd returns the last event of each run in those last segments of a log that share a step
 // with its end. It reads them once.
-func (s *engine) logEnd(ctx context.Context, of gap, known *history) (named map[runLife]int64, err error) {
+func (s *engine) logEnd(ctx context.Context, of logGap, known *epochCache) (named map[runGeneration]int64, err error) {
 	known.mu.Lock()
 	defer known.mu.Unlock()
 	if named, read := known.ends[of]; read {
 		return named, nil
 	}
-	from := max(of.first, of.behind/stepSegments*stepSegments)
-	named = map[runLife]int64{}
-	_, err = s.follow(ctx, from, func(g *segment) bool {
+	from := max(of.first, of.behind/pagesPerStep*pagesPerStep)
+	named = map[runGeneration]int64{}
+	_, err = s.follow(ctx, from, func(g *feedPage) bool {
 		if g.number > of.behind {
 			return false
 		}
 		for _, r := range g.Ranges {
-			of := runLife{runstore.RunID(r.Run), r.Life}
+			of := runGeneration{runstore.RunID(r.Run), r.Generation}
 			named[of] = max(named[of], r.From+r.N-1)
 		}
 		return true
@@ -222,7 +222,7 @@ func (s *engine) logEnd(ctx context.Context, of gap, known *history) (named map[
 
 // restamp writes all cells of a row again under the stamp of an epoch, and says that the feed has
 // the run's events up to a seq. It reports whether there are others to bring into it.
-func (e *edit) restamp(found *row, x *fed, through int64, now *epoch) (feeds bool) {
+func (e *edit) restamp(found *row, x *highWater, through int64, now *epoch) (feeds bool) {
 	h := &e.head
 	h.requires(formatStamps)
 	h.Stamp = now.stamp()
@@ -237,83 +237,83 @@ func (e *edit) restamp(found *row, x *fed, through int64, now *epoch) (feeds boo
 	// Rows of cold records may be missing after a failover. Whatever is put in their place has a higher version.
 	h.Floor = max(h.Floor, h.ColdTop)
 	for _, item := range found.cells[familyOther] {
-		if column := qualifier(familyOther, item); column == columnCold && item.Timestamp >= numbered(found.head.Stamp) {
+		if column := qualifier(familyOther, item); column == columnCold && item.Timestamp >= timestampOf(found.head.Stamp) {
 			e.set(familyOther, column, item.Value)
 		}
 	}
 	// The feed's cells change beside the head: those of the new epoch stay as they are.
-	if x.at >= numbered(now.Base) || h.Purged {
+	if x.at >= timestampOf(now.Base) || h.Purged {
 		return false
 	}
 	through = min(through, h.Seq)
 	if through < x.through { // the log came here before the run did, or lost its end
 		h.Forks = append(slices.Clone(h.Forks), fork{now.End, through})
 	}
-	e.m.DeleteTimestampRange(familyFeed, columnPaged(h.Life), 0, numbered(h.Stamp))
-	e.set(familyFeed, columnThrough(h.Life), []byte(be64(through)))
-	e.set(familyFeed, columnStep(h.Life, 0), []byte(be64(through))) // no segment of the epoch shares this step
+	e.m.DeleteTimestampRange(familyFeed, columnPaged(h.Generation), 0, timestampOf(h.Stamp))
+	e.set(familyFeed, columnThrough(h.Generation), []byte(be64(through)))
+	e.set(familyFeed, columnStep(h.Generation, 0), []byte(be64(through))) // no segment of the epoch shares this step
 	return through < h.Seq
 }
 
-// learn remembers the newest epoch, and where the log of the feed is not read.
-func (s *engine) learn(x *epochs) {
+// learnEpochs remembers the newest epoch, and where the log of the feed is not read.
+func (s *engine) learnEpochs(x *epochs) {
 	if len(x.Epochs) == 0 {
 		return
 	}
-	known := &history{now: x.Epochs[len(x.Epochs)-1], ends: map[gap]map[runLife]int64{}}
-	first := int64(firstSegment)
+	known := &epochCache{now: x.Epochs[len(x.Epochs)-1], ends: map[logGap]map[runGeneration]int64{}}
+	first := int64(firstPage)
 	for _, e := range x.Epochs {
 		if e.Closed {
-			known.gaps = append(known.gaps, gap{first, e.End, e.Base})
+			known.gaps = append(known.gaps, logGap{first, e.End, e.Base})
 		}
 		first = e.Base
 	}
 	for {
-		was := s.history.Load()
+		was := s.epochCache.Load()
 		if was != nil && (was.now.Epoch > known.now.Epoch || was.now.Epoch == known.now.Epoch && was.now.Closed) {
 			return
 		}
-		if s.history.CompareAndSwap(was, known) {
+		if s.epochCache.CompareAndSwap(was, known) {
 			return
 		}
 	}
 }
 
-// history is what a handle knows of the store's epochs.
-type history struct {
+// epochCache is what a handle knows of the store's epochs.
+type epochCache struct {
 	now  epoch
-	gaps []gap
+	gaps []logGap
 	mu   sync.Mutex
-	ends map[gap]map[runLife]int64 // see logEnd
+	ends map[logGap]map[runGeneration]int64 // see logEnd
 }
 
-// gap is a part of the log of the feed that is not read, between the logs of two epochs: behind
+// logGap is a part of the log of the feed that is not read, between the logs of two epochs: behind
 // the number that ends the one, whose first is given, and before the first of the other.
-type gap struct{ first, behind, before int64 }
+type logGap struct{ first, behind, before int64 }
 
 // lost reports whether a segment was lost at the end of an epoch's log, and at which. The number
 // below the first of an epoch is no segment: it is the epoch's stamp.
-func (known *history) lost(number int64) (gap, bool) {
+func (known *epochCache) lost(number int64) (logGap, bool) {
 	for _, g := range known.gaps {
 		if number >= g.behind && number < g.before-1 {
 			return g, true
 		}
 	}
-	return gap{}, false
+	return logGap{}, false
 }
 
-// epoch returns the newest epoch that the handle knows, or nil.
-func (s *engine) epoch() *epoch {
-	if known := s.history.Load(); known != nil {
+// currentEpoch returns the newest epoch that the handle knows, or nil.
+func (s *engine) currentEpoch() *epoch {
+	if known := s.epochCache.Load(); known != nil {
 		return &known.now
 	}
 	return nil
 }
 
-// beyond returns the number at which a reader of the log goes on that comes to a number, and
+// skipGap returns the number at which a reader of the log goes on that comes to a number, and
 // whether it is another.
-func (s *engine) beyond(number int64) (next int64, skips bool) {
-	if known := s.history.Load(); known != nil {
+func (s *engine) skipGap(number int64) (next int64, skips bool) {
+	if known := s.epochCache.Load(); known != nil {
 		for _, g := range known.gaps {
 			if number > g.behind && number < g.before {
 				return g.before, true
@@ -323,12 +323,12 @@ func (s *engine) beyond(number int64) (next int64, skips bool) {
 	return number, false
 }
 
-// beatOf is the value of the cell that Bigtable stamps with the time of a grant or a renewal.
-func (h *head) beatOf() []byte { return []byte(be64(h.Rev) + be64(h.Stamp)) }
+// beatValue is the value of the cell that Bigtable stamps with the time of a grant or a renewal.
+func (h *head) beatValue() []byte { return []byte(be64(h.Rev) + be64(h.Stamp)) }
 
-// vouchesBeat reports whether the head's grant or renewal wrote the cell: its timestamp is a time,
+// wroteBeat reports whether the head's grant or renewal wrote the cell: its timestamp is a time,
 // which does not order epochs.
-func (h *head) vouchesBeat(value []byte) bool {
+func (h *head) wroteBeat(value []byte) bool {
 	stamp := int64(0)
 	if len(value) == 16 {
 		stamp = fromBE64(string(value[8:]))
@@ -346,23 +346,23 @@ const hintMargin = 1 << 16
 func (s *engine) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	last := len(x.Epochs) - 1
 	now := x.Epochs[last]
-	told, err := s.hint(ctx)
+	hint, err := s.hint(ctx)
 	if err != nil {
 		return nil, err
 	}
-	first := int64(firstSegment)
+	first := int64(firstPage)
 	if last > 0 {
 		first = x.Epochs[last-1].Base
 	}
 	// The log is there from its first segment on. The hint says up to where the rows of the runs
 	// say what it has, but rows replicate apart: after a failover segments below the hint
 	// may be missing, and the log ends before the first of them.
-	from := max(first, min(told, max(now.End, first))-hintMargin)
+	from := max(first, min(hint, max(now.End, first))-hintMargin)
 	rows := map[string]mutation{}
 	for now.Closed = false; !now.Closed; {
-		var last *segment
-		end, err := s.follow(ctx, from, func(g *segment) bool {
-			if last = g; g.number > told && !g.isOpen() {
+		var last *feedPage
+		end, err := s.follow(ctx, from, func(g *feedPage) bool {
+			if last = g; g.number > hint && !g.isOpen() {
 				g.propagate(rows)
 			}
 			now.Closed = g.Next == now.Base
@@ -372,8 +372,8 @@ func (s *engine) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 			return nil, err
 		}
 		if from = end; now.Closed {
-			if now.End = last.number; last.appends != nil { // an entry that comes late is not to open it again
-				_, err = s.freeze(ctx, last)
+			if now.End = last.number; last.openState != nil { // an entry that comes late is not to open it again
+				_, err = s.freezePage(ctx, last)
 			}
 		} else if last.isOpen() {
 			_, err = s.closePage(ctx, last, now.Base)
@@ -384,7 +384,7 @@ func (s *engine) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 		if now.Closed || last.isOpen() {
 			continue
 		}
-		if _, err := s.create(ctx, &segment{By: rand.Uint64(), Next: now.Base, number: end}, false); err != nil {
+		if _, err := s.createPage(ctx, &feedPage{By: rand.Uint64(), Next: now.Base, number: end}, false); err != nil {
 			return nil, err
 		}
 	}
@@ -393,9 +393,9 @@ func (s *engine) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	}
 	next := *x
 	next.Format, next.Epochs = format, append(slices.Clone(x.Epochs[:last]), now)
-	made, err := s.replaceEpochs(ctx, x, &next)
-	if err != nil || made {
+	replaced, err := s.replaceEpochs(ctx, x, &next)
+	if err != nil || replaced {
 		return &next, err
 	}
-	return s.epochs(ctx)
+	return s.readEpochs(ctx)
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// fed is what a run's row records about the feed: how many of the run's events the feed has. Only
+// highWater is what a run's row records about the feed: how many of the run's events the feed has. Only
 // the log records at which position.
-type fed struct {
+type highWater struct {
 	through int64              // the seq of the last event that the feed has
 	at      bigtable.Timestamp // of the cell with that seq
 	// steps are how far the feed had the events at earlier segments. Only a failover that lost
@@ -28,42 +28,42 @@ type step struct {
 }
 
 const (
-	// stepSegments is how many segments share a step: the row keeps that of the newest.
-	stepSegments = 1 << 12
+	// pagesPerStep is how many segments share a step: the row keeps that of the newest.
+	pagesPerStep = 1 << 12
 	// stepsKept is how many steps a row keeps when it is sealed: those of 65,536 segments, or of
 	// minutes of the busiest log.
-	stepsKept = hintMargin / stepSegments
+	stepsKept = hintMargin / pagesPerStep
 )
 
 // The columns of the feed's family. The timestamp of their cells is the number of a segment, so
 // the cell of an older segment never hides that of a newer one. Programs before the second edition
 // wrote extents: columns of the prefix "p" that said where in the feed some events are.
-func columnThrough(life int64) string { return "t" + be64(life) }
+func columnThrough(generation int64) string { return "t" + be64(generation) }
 
 // columnPaged records the same as columnThrough, for segments that were pages. A program of format 4 writes
 // only columnThrough, and for a page it records what the page was created with, perhaps after this program
 // has recorded the whole page. Such a program refuses a row with this column, so segments that may have
 // events of runs of format 4 do not set it.
-func columnPaged(life int64) string { return "u" + be64(life) }
-func columnStep(life, number int64) string {
-	return columnThrough(life) + be64(number/stepSegments)
+func columnPaged(generation int64) string { return "u" + be64(generation) }
+func columnStep(generation, number int64) string {
+	return columnThrough(generation) + be64(number/pagesPerStep)
 }
 
-// fed decodes what the row records about the feed.
-func (r *row) fed() (*fed, error) {
-	x, life := &fed{}, be64(r.head.Life)
+// highWater decodes what the row records about the feed.
+func (r *row) highWater() (*highWater, error) {
+	x, generation := &highWater{}, be64(r.head.Generation)
 	for _, item := range r.cells[familyFeed] {
 		q := qualifier(familyFeed, item)
 		switch {
-		case (q == "t"+life || q == columnPaged(r.head.Life)) && len(item.Value) == 8:
+		case (q == "t"+generation || q == columnPaged(r.head.Generation)) && len(item.Value) == 8:
 			x.through, x.at = max(x.through, fromBE64(string(item.Value))), max(x.at, item.Timestamp)
-		case strings.HasPrefix(q, "t"+life) && len(q) == 17 && len(item.Value) == 8:
+		case strings.HasPrefix(q, "t"+generation) && len(q) == 17 && len(item.Value) == 8:
 			x.steps = append(x.steps, step{numberOf(item.Timestamp), fromBE64(string(item.Value)), q})
-		case strings.HasPrefix(q, "p"+life) && len(q) == 17 && len(item.Value) == 16: // an extent: its first seq, length and position
+		case strings.HasPrefix(q, "p"+generation) && len(q) == 17 && len(item.Value) == 16: // an extent: its first seq, length and position
 			last := fromBE64(q[9:]) + fromBE64(string(item.Value[:8])) - 1
 			x.steps = append(x.steps, step{fromBE64(string(item.Value[8:])) >> positionBits, last, q})
 		case !strings.HasPrefix(q, "p") && !strings.HasPrefix(q, "t") && !strings.HasPrefix(q, "u"):
-			return nil, errFed
+			return nil, errHighWater
 		}
 	}
 	slices.SortFunc(x.steps, func(a, b step) int { return int(a.through - b.through) })
@@ -73,12 +73,12 @@ func (r *row) fed() (*fed, error) {
 	return x, nil
 }
 
-var errFed = corrupt(errors.New("a cell of the feed's family that this program did not write"))
+var errHighWater = corrupt(errors.New("a cell of the feed's family that this program did not write"))
 
 // propagate adds a segment's ranges to the changes of its runs' rows, by their keys. Handles may write the
 // changes more than once, and late. So the segment must not be an open page: a late write of what the page
 // named earlier would replace what the page names now.
-func (g *segment) propagate(rows map[string]mutation) {
+func (g *feedPage) propagate(rows map[string]mutation) {
 	for _, r := range g.Ranges {
 		key := runKey(runstore.RunID(r.Run))
 		row, there := rows[key]
@@ -86,13 +86,13 @@ func (g *segment) propagate(rows map[string]mutation) {
 			row = mutation{key: key, m: bigtable.NewMutation()}
 		}
 		through := []byte(be64(r.From + r.N - 1))
-		columns := []string{columnStep(r.Life, g.number), columnThrough(r.Life)}
-		if g.Paged || g.appends != nil {
-			columns = append(columns, columnPaged(r.Life))
+		columns := []string{columnStep(r.Generation, g.number), columnThrough(r.Generation)}
+		if g.WasOpen || g.openState != nil {
+			columns = append(columns, columnPaged(r.Generation))
 		}
 		for _, column := range columns {
-			row.m.DeleteTimestampRange(familyFeed, column, 0, numbered(g.number))
-			row.m.Set(familyFeed, column, numbered(g.number), through)
+			row.m.DeleteTimestampRange(familyFeed, column, 0, timestampOf(g.number))
+			row.m.Set(familyFeed, column, timestampOf(g.number), through)
 		}
 		row.n += 256
 		rows[key] = row

@@ -21,17 +21,17 @@ import (
 // applied.
 
 const (
-	// sweepEvery is how often the handle that claimed a shard of the marks passes over it, on average.
+	// orphanScanEvery is how often the handle that claimed a shard of the marks passes over it, on average.
 	// 4 s: the events of a handle that died reach the feed within seconds.
-	sweepEvery = 4 * time.Second
+	orphanScanEvery = 4 * time.Second
 	// idleAfter is how long a run is idle before its mark goes.
 	idleAfter = 10 * time.Minute
 )
 
-// later does something in the background.
-func (s *engine) later(f func(ctx context.Context) error) {
-	s.life.Lock()
-	defer s.life.Unlock()
+// inBackground does something in the background.
+func (s *engine) inBackground(f func(ctx context.Context) error) {
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
 	if s.ended {
 		return
 	}
@@ -44,8 +44,8 @@ func (s *engine) later(f func(ctx context.Context) error) {
 	})
 }
 
-// sweep passes over the marks of the given shards, which are sorted.
-func (s *engine) sweep(ctx context.Context, mine []int) error {
+// orphanScan passes over the marks of the given shards, which are sorted.
+func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 	for len(mine) > 0 {
 		n := 1
 		for n < len(mine) && mine[n] == mine[n-1]+1 {
@@ -58,7 +58,7 @@ func (s *engine) sweep(ctx context.Context, mine []int) error {
 				return errStopped
 			default:
 			}
-			if err := s.sweepMarks(ctx, keys); err != nil && ctx.Err() == nil {
+			if err := s.scanMarks(ctx, keys); err != nil && ctx.Err() == nil {
 				s.opts.Logger.Warn("bigtable: a pass over the marks met an error", "error", err)
 			}
 			return nil
@@ -73,9 +73,9 @@ func (s *engine) sweep(ctx context.Context, mine []int) error {
 
 var errStopped = errors.New("bigtable: the handle was closed")
 
-// sweepMarks looks at the runs that marks lead to. An error about one does not keep it
+// scanMarks looks at the runs that marks lead to. An error about one does not keep it
 // from the others.
-func (s *engine) sweepMarks(ctx context.Context, keys []string) error {
+func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 	marks := map[runstore.RunID][]mark{}
 	var rows []string
 	for _, k := range keys {
@@ -88,87 +88,87 @@ func (s *engine) sweepMarks(ctx context.Context, keys []string) error {
 		}
 		marks[m.run] = append(marks[m.run], m)
 	}
-	if _, err := s.epochs(ctx); err != nil { // it learns the newest
+	if _, err := s.readEpochs(ctx); err != nil { // it learns the newest
 		return err
 	}
-	when := s.present()
+	when := s.observe()
 	var dead []string
 	var behind, idle, old []runstore.RunID
 	err := s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
 		if err != nil || parsed.stored == nil {
-			return s.unlessPassedOver(id, err)
+			return s.unlessSkipped(id, err)
 		}
 		for _, m := range marks[id] {
 			if m != parsed.head.mark(id) && m.rev <= parsed.head.Rev {
 				dead = append(dead, m.key())
 			}
 		}
-		x, err := parsed.fed()
+		x, err := parsed.highWater()
 		if err != nil {
-			return s.unlessPassedOver(id, err)
+			return s.unlessSkipped(id, err)
 		}
 		switch {
 		case s.isIdle(id, parsed, x):
 			idle = append(idle, id)
-		case !parsed.head.Purged && x.through < parsed.head.Seq && s.feed.lacks(ctx, id, &parsed.head):
+		case !parsed.head.Purged && x.through < parsed.head.Seq && s.feed.mayLack(ctx, id, &parsed.head):
 			behind = append(behind, id)
 		}
-		if parsed.head.isOld(s.epoch()) { // its creation was under way when the epoch was raised, or it came late
+		if parsed.head.isOld(s.currentEpoch()) { // its creation was under way when the epoch was raised, or it came late
 			old = append(old, id)
 		}
 		return nil
 	})
-	errs := []error{err, s.collect(ctx, when, dead)}
+	errs := []error{err, s.deleteDead(ctx, when, dead)}
 	for _, id := range old { // before its events go into the feed: compose leaves out runs that are old
-		errs = append(errs, s.unlessPassedOver(id, s.endGrant(ctx, id)))
+		errs = append(errs, s.unlessSkipped(id, s.endGrant(ctx, id)))
 	}
-	errs = append(errs, s.feed.sequence(ctx, behind...))
+	errs = append(errs, s.feed.publishAndRecord(ctx, behind...))
 	for _, id := range idle {
-		errs = append(errs, s.unlessPassedOver(id, s.visit(ctx, id)))
+		errs = append(errs, s.unlessSkipped(id, s.retireMark(ctx, id)))
 	}
 	return errors.Join(errs...)
 }
 
 // isIdle reports whether a run needs no mark: it was purged, or nobody drives it and
 // the feed has all of its events.
-func (s *engine) isIdle(id runstore.RunID, r *row, x *fed) bool {
+func (s *engine) isIdle(id runstore.RunID, r *row, x *highWater) bool {
 	now, _ := s.clock.estimate()
 	return r.head.Purged || x.through >= r.head.Seq && now.Sub(runstore.FromMicros(r.head.Time)) > idleAfter &&
 		!r.head.rules(id, r.beat).Live(now)
 }
 
-// visit collects what is left of a run that is idle or was purged, and takes its mark.
+// retireMark collects what is left of a run that is idle or was purged, and takes its mark.
 // First it makes a revision of its own: of every write before that it is certain
 // whether it was made.
-func (s *engine) visit(ctx context.Context, id runstore.RunID) error {
-	when := s.present()
+func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
+	when := s.observe()
 	found, err := s.readRun(ctx, id, wholeFamily(familyFeed))
 	if err != nil || found.stored == nil || found.head.MarkRev == 0 {
 		return err
 	}
-	if x, err := found.fed(); err != nil || !s.isIdle(id, found, x) {
+	if x, err := found.highWater(); err != nil || !s.isIdle(id, found, x) {
 		return err
 	}
-	e, err := s.revise(ctx, id, found.head.Rev, func(*head) {})
+	e, err := s.bumpRevision(ctx, id, found.head.Rev, func(*head) {})
 	if err != nil || e == nil {
 		return err
 	}
-	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords), coldFilter()); err != nil || found.head.Rev != e.head.Rev {
+	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords), moveListFilter()); err != nil || found.head.Rev != e.head.Rev {
 		return err
 	}
 	// Page by page: a pass that is cut goes on where it was, since the mark goes last.
-	collect := func(keys []string) error { return s.collect(ctx, when, keys) }
+	collect := func(keys []string) error { return s.deleteDead(ctx, when, keys) }
 	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
-		return collect(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !found.head.isOver(k) }))
+		return collect(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !found.head.isOrphan(k) }))
 	}); err != nil {
 		return err
 	}
-	if err := s.deadCold(ctx, id, found, collect); err != nil {
+	if err := s.orphanColdRows(ctx, id, found, collect); err != nil {
 		return err
 	}
-	packs, err := s.deadPacks(ctx, id, found)
+	packs, err := s.orphanPacks(ctx, id, found)
 	if errors.Is(err, errMoved) { // the run is in use again
 		return nil
 	}
@@ -179,21 +179,21 @@ func (s *engine) visit(ctx context.Context, id runstore.RunID) error {
 		return err
 	}
 	m := found.head.mark(id)
-	e, err = s.revise(ctx, id, found.head.Rev, func(h *head) { h.MarkRev, h.MarkBy = 0, 0 })
+	e, err = s.bumpRevision(ctx, id, found.head.Rev, func(h *head) { h.MarkRev, h.MarkBy = 0, 0 })
 	if err != nil || e == nil {
 		return err
 	}
 	return collect([]string{m.key()})
 }
 
-// collect deletes rows that a pass found dead in rows it read after the moment when. If the process
+// deleteDead deletes rows that a pass found dead in rows it read after the moment when. If the process
 // may have been suspended since, collect reads the epoch first: after a failover a run's head may
 // name the rows again.
-func (s *engine) collect(ctx context.Context, when moment, keys []string) error {
+func (s *engine) deleteDead(ctx context.Context, when observation, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if err := s.stillOf(ctx, when); err != nil {
+	if err := s.checkEpoch(ctx, when); err != nil {
 		return err
 	}
 	dead := make([]mutation, len(keys))
@@ -203,10 +203,10 @@ func (s *engine) collect(ctx context.Context, when moment, keys []string) error 
 	return s.writeAll(ctx, dead)
 }
 
-// stillOf returns errRaised if the epoch was raised after the moment when. It reads the epoch if the process
+// checkEpoch returns errRaised if the epoch was raised after the moment when. It reads the epoch if the process
 // may have been suspended since then.
-func (s *engine) stillOf(ctx context.Context, when moment) error {
-	if still, err := s.ofThisEpoch(ctx, []garbage{{moment: when}}); err != nil || len(still) == 0 {
+func (s *engine) checkEpoch(ctx context.Context, when observation) error {
+	if still, err := s.ofCurrentEpoch(ctx, []garbageRows{{observation: when}}); err != nil || len(still) == 0 {
 		return cmp.Or(err, errRaised)
 	}
 	return nil
@@ -215,10 +215,10 @@ func (s *engine) stillOf(ctx context.Context, when moment) error {
 // errRaised ends a pass over which the epoch was raised.
 var errRaised = errors.New("bigtable: the epoch was raised while a pass looked at a run")
 
-// revise makes a revision that changes nothing that a reader sees, if the run is still at
+// bumpRevision makes a revision that changes nothing that a reader sees, if the run is still at
 // rev.
-func (s *engine) revise(ctx context.Context, id runstore.RunID, rev int64, change func(h *head)) (*edit, error) {
-	return s.write(ctx, id, needs{}, func(r *run, now time.Time) (*edit, error) {
+func (s *engine) bumpRevision(ctx context.Context, id runstore.RunID, rev int64, change func(h *head)) (*edit, error) {
+	return s.write(ctx, id, needs{}, func(r *cachedRun, now time.Time) (*edit, error) {
 		if r.stored == nil || r.head.Rev != rev {
 			return nil, nil
 		}
@@ -229,9 +229,9 @@ func (s *engine) revise(ctx context.Context, id runstore.RunID, rev int64, chang
 	})
 }
 
-// deadPacks returns the rows of packs that nothing names and nothing can name any
+// orphanPacks returns the rows of packs that nothing names and nothing can name any
 // more: those of writes that were not made, and of records that were replaced.
-func (s *engine) deadPacks(ctx context.Context, id runstore.RunID, found *row) (dead []string, err error) {
+func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row) (dead []string, err error) {
 	var keys []string
 	prefix := ownedKey(kindPack, id)
 	if err := s.scanPrefix(ctx, prefix, func(page []string) error {
@@ -241,14 +241,14 @@ func (s *engine) deadPacks(ctx context.Context, id runstore.RunID, found *row) (
 		return nil, err
 	}
 	named := map[string]bool{}
-	name := func(m *meta) {
+	name := func(m *recordMeta) {
 		if m.Pack != nil {
 			named[m.Pack.key(id, 0)[:len(prefix)+25]] = true
 		}
 	}
 	for _, item := range found.cells[familyRecords] {
-		var m meta
-		if _, err := split(item.Value, &m); err != nil {
+		var m recordMeta
+		if _, err := decodeCell(item.Value, &m); err != nil {
 			return nil, err
 		}
 		name(&m)
@@ -265,18 +265,18 @@ func (s *engine) deadPacks(ctx context.Context, id runstore.RunID, found *row) (
 		switch {
 		case rev > found.head.Rev:
 			// Its write may still be made.
-		case found.head.Purged || rev < found.head.Life:
+		case found.head.Purged || rev < found.head.Generation:
 			dead = append(dead, key)
 		case what == "r":
 			if !named[key[:len(prefix)+25]] {
 				dead = append(dead, key)
 			}
 		default:
-			made, err := s.madeEvent(ctx, id, found, of, nonce)
+			applied, err := s.wroteEvent(ctx, id, found, of, nonce)
 			if err != nil {
 				return nil, err
 			}
-			if !made {
+			if !applied {
 				dead = append(dead, key)
 			}
 		}
@@ -284,25 +284,25 @@ func (s *engine) deadPacks(ctx context.Context, id runstore.RunID, found *row) (
 	return dead, nil
 }
 
-// madeEvent reports whether the write with a nonce appended the event with a seq.
-func (s *engine) madeEvent(ctx context.Context, id runstore.RunID, found *row, seq int64, nonce uint64) (bool, error) {
+// wroteEvent reports whether the write with a nonce appended the event with a seq.
+func (s *engine) wroteEvent(ctx context.Context, id runstore.RunID, found *row, seq int64, nonce uint64) (bool, error) {
 	if number := (seq - 1) / segmentSize; number < found.head.Sealed {
-		key := segmentKey(id, found.head.Life, number)
+		key := segmentKey(id, found.head.Generation, number)
 		segments, err := s.segments(ctx, []string{key})
 		if err != nil {
 			return false, err
 		}
 		i := int((seq - 1) % segmentSize)
-		return i < len(segments[key]) && segments[key][i].about.Nonce == nonce, nil
+		return i < len(segments[key]) && segments[key][i].meta.Nonce == nonce, nil
 	}
 	r, err := s.readRun(ctx, id, eventColumns(seq, seq))
 	if err != nil {
 		return false, err
 	}
-	made := (seq-1)/segmentSize < r.head.Sealed // sealed meanwhile: the next pass looks there
-	err = r.events(func(one sealedEvent, _ []byte) error {
-		made = made || one.seq == seq && one.about.Nonce == nonce
+	applied := (seq-1)/segmentSize < r.head.Sealed // sealed meanwhile: the next pass looks there
+	err = r.events(func(one journalEvent, _ []byte) error {
+		applied = applied || one.seq == seq && one.meta.Nonce == nonce
 		return nil
 	})
-	return made, err
+	return applied, err
 }

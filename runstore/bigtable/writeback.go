@@ -11,30 +11,30 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// tellAll writes the positions in the recent segments back to the rows of their runs, then advances the
+// propagateAll writes the positions in the recent segments back to the rows of their runs, then advances the
 // hint. It returns the runs of void segments: it writes nothing back to their rows, and the log may lack
 // their events.
-func (q *sequencer) tellAll(ctx context.Context) (void []runstore.RunID, err error) {
+func (q *sequencer) propagateAll(ctx context.Context) (void []runstore.RunID, err error) {
 	if void, err = q.review(ctx); err != nil || len(void) > 0 {
 		return void, err
 	}
 	rows := map[string]mutation{}
-	told := int64(0)
+	hint := int64(0)
 	for number, g := range q.recent {
-		if g.appends == nil {
+		if g.openState == nil {
 			g.propagate(rows)
-			told = max(told, number)
+			hint = max(hint, number)
 		}
 	}
 	if err := q.store.writeAll(ctx, slices.Collect(maps.Values(rows))); err != nil {
 		return nil, err
 	}
-	if told > 0 {
-		if err := q.store.advanceHint(ctx, told); err != nil {
+	if hint > 0 {
+		if err := q.store.advanceHint(ctx, hint); err != nil {
 			return nil, err
 		}
 	}
-	maps.DeleteFunc(q.recent, func(_ int64, g *segment) bool { return g.appends == nil })
+	maps.DeleteFunc(q.recent, func(_ int64, g *feedPage) bool { return g.openState == nil })
 	return nil, nil
 }
 
@@ -49,21 +49,21 @@ func (q *sequencer) tellAll(ctx context.Context) (void []runstore.RunID, err err
 // bring the events into the log again.
 func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err error) {
 	asked := map[int64]bool{}
-	for number := range q.mine {
+	for number := range q.created {
 		if start := blockStart(number); start != number {
 			asked[start] = true
 		}
 	}
 	for number, g := range q.recent {
-		if g.appends != nil {
+		if g.openState != nil {
 			asked[number] = true
 		}
 	}
-	if q.last != nil {
+	if q.open != nil {
 		asked[q.end+1] = true
 	}
-	when := q.store.present()
-	found, err := q.store.log(ctx, slices.Collect(maps.Keys(asked))...)
+	when := q.store.observe()
+	found, err := q.store.readPages(ctx, slices.Collect(maps.Keys(asked))...)
 	if err != nil {
 		return nil, err
 	}
@@ -72,48 +72,48 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 	}
 	for _, number := range slices.Sorted(maps.Keys(q.recent)) {
 		g := found[number]
-		if q.recent[number].appends == nil {
+		if q.recent[number].openState == nil {
 			continue
 		}
 		if g == nil { // another handle wrote it back, and its block was compacted
 			delete(q.recent, number)
 			continue
 		}
-		if g.isOpen() && (found[number+1] != nil || q.last != nil && q.seen == seen{number, g.entries}) {
+		if g.isOpen() && (found[number+1] != nil || q.open != nil && q.lastReview == pageState{number, g.entries}) {
 			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // another handle froze it meanwhile
-				now, unread := q.store.log(ctx, number)
+				now, unread := q.store.readPages(ctx, number)
 				g, err = now[number], unread
 			}
 			if err != nil || g == nil {
 				return nil, err
 			}
 		}
-		if g.appends != nil && !g.open {
-			if g, err = q.store.freeze(ctx, g); err != nil {
+		if g.openState != nil && !g.open {
+			if g, err = q.store.freezePage(ctx, g); err != nil {
 				return nil, err
 			}
 		}
-		if q.learn(g); number == q.end {
-			q.meet(g)
+		if q.record(g); number == q.end {
+			q.setEnd(g)
 		}
 	}
-	if q.last != nil {
-		q.seen = seen{q.end, q.last.entries}
+	if q.open != nil {
+		q.lastReview = pageState{q.end, q.open.entries}
 	}
 	return nil, nil
 }
 
-// seen identifies the state of a page at a review.
-type seen struct {
+// pageState identifies the state of a page at a review.
+type pageState struct {
 	number  int64
 	entries int
 }
 
 // dropVoid deletes the void segments that this handle has created and returns their runs. found has the
 // first segments of their blocks, read after the moment when.
-func (q *sequencer) dropVoid(ctx context.Context, when moment, found map[int64]*segment) (runs []runstore.RunID, err error) {
+func (q *sequencer) dropVoid(ctx context.Context, when observation, found map[int64]*feedPage) (runs []runstore.RunID, err error) {
 	var dead []string
-	for number := range q.mine {
+	for number := range q.created {
 		if _, void := found[blockStart(number)].skips(number); void {
 			dead = append(dead, logKey(number))
 			if g := q.recent[number]; g != nil {
@@ -124,72 +124,72 @@ func (q *sequencer) dropVoid(ctx context.Context, when moment, found map[int64]*
 		}
 	}
 	if len(dead) == 0 {
-		clear(q.mine)
+		clear(q.created)
 		return nil, nil
 	}
-	if err := q.store.collect(ctx, when, dead); err != nil && !errors.Is(err, errRaised) {
+	if err := q.store.deleteDead(ctx, when, dead); err != nil && !errors.Is(err, errRaised) {
 		return nil, err
 	}
 	// What the handle knew of the log is wrong. If the epoch was raised, the segments stay.
-	q.forget()
+	q.reset()
 	return runs, nil
 }
 
-// notice forgets what the handle knows of the log if the epoch was raised, because a failover may have lost
+// checkEpoch forgets what the handle knows of the log if the epoch was raised, because a failover may have lost
 // the log's end. The raise has written back to the rows of the runs what the log has. A handle that stayed
 // open over the failover learns of the epoch from the head of a run to which it commits.
-func (q *sequencer) notice(ctx context.Context) error {
+func (q *sequencer) checkEpoch(ctx context.Context) error {
 	q.mu.Lock()
-	ahead := q.ahead
+	ahead := q.newestEpoch
 	q.mu.Unlock()
-	now := q.store.epoch()
+	now := q.store.currentEpoch()
 	if ahead > 0 && (now == nil || now.Epoch < ahead) {
-		if _, err := q.store.epochs(ctx); err != nil {
+		if _, err := q.store.readEpochs(ctx); err != nil {
 			return err
 		}
-		now = q.store.epoch()
+		now = q.store.currentEpoch()
 	}
 	if now != nil && now.Epoch != q.epoch {
-		q.forget()
+		q.reset()
 		q.epoch = now.Epoch
 	}
 	return nil
 }
 
-// forget drops all that the handle knows of the log, so that the next round begins with the hint.
-func (q *sequencer) forget() {
-	q.end, q.last = 0, nil
+// reset drops all that the handle knows of the log, so that the next round begins with the hint.
+func (q *sequencer) reset() {
+	q.end, q.open = 0, nil
 	clear(q.recent)
 	clear(q.fed)
-	clear(q.mine)
+	clear(q.created)
 }
 
-// columnTold is the column of the hint. Programs of format 4 keep another one in the column "", and advance
+// columnHint is the column of the hint. Programs of format 4 keep another one in the column "", and advance
 // that one over pages, which they take for complete segments.
-const columnTold = "p"
+const columnHint = "p"
 
 // advanceHint records that all segments up to a number are told to their runs. The hint never
 // goes back.
-func (s *engine) advanceHint(ctx context.Context, told int64) error {
+func (s *engine) advanceHint(ctx context.Context, hint int64) error {
 	m := bigtable.NewMutation()
-	if told > 0 { // a range that ends at 0 has no end
-		m.DeleteTimestampRange(familyOther, columnTold, 0, numbered(told))
+	if hint > 0 { // a range that ends at 0 has no end
+		m.DeleteTimestampRange(familyOther, columnHint, 0, timestampOf(hint))
 	}
-	m.Set(familyOther, columnTold, numbered(told), []byte(be64(told)))
+	m.Set(familyOther, columnHint, timestampOf(hint), []byte(be64(hint)))
 	return s.writeAll(ctx, []mutation{{kindHint, m, 64}})
 }
 
 // hint returns the number up to which all segments are told to their runs.
-func (s *engine) hint(ctx context.Context) (told int64, err error) {
+func (s *engine) hint(ctx context.Context) (hint int64, err error) {
 	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
-		value := cell(r, familyOther, columnTold)
+		value := cell(r, familyOther, columnHint)
 		if value == nil { // no program of format 5 has opened the store yet
 			value = cell(r, familyOther, "")
 		}
 		if len(value) == 8 { // else the rounds begin with the first segment
-			told = fromBE64(string(value))
+			hint = fromBE64(string(value))
 		}
 		return nil
 	})
-	return told, err
+	return hint, err
 }

@@ -54,7 +54,7 @@ func newBusy(t *testing.T, table bigtableemulator.TableName) *busy {
 		}
 	})
 	// A holder on a slow machine lets the other one write too, however long that takes.
-	bigtable.SetYield(b.s, hang)
+	bigtable.SetTicketTimeout(b.s, hang)
 	b.lease = hold(t, b.s, "run")
 	b.write()
 	for len(b.looks) > 0 {
@@ -149,7 +149,7 @@ func TestATurnThatIsNotTaken(t *testing.T) {
 			return
 		}
 		if sent == 3 { // it has the turn, and is paused until the holder did not wait any longer
-			bigtable.SetYield(holder.s, time.Millisecond)
+			bigtable.SetTicketTimeout(holder.s, time.Millisecond)
 			holder.write()
 		}
 	})
