@@ -11,13 +11,13 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// candidates reads a page of entries, true or not, in order: of those above low and
-// below high the first, or the last. It reads so many of each shard, or if each is 0 as many as
-// the page needs, of all shards by one request if that suffices.
+// candidates reads a sorted page of entries, true or not: the first between low and high, or the last if
+// q.Newest is set. It reads each entries of every shard. If each is 0, it reads as many as the page
+// needs, of all shards with one request if that suffices. more reports whether there may be others.
 func (s *engine) candidates(ctx context.Context, q runstore.IndexQuery, low, high string, each int) (page []indexEntry, more bool, err error) {
 	limit := q.Limit + perShard
-	// All shards in one request, unless they hold too much: then what came first is not
-	// what is first in order.
+	// One request for all shards returns entries in the order of the shards. So it suffices only if
+	// it returns all entries.
 	rows := ranges(low, high)
 	if each == 0 {
 		page, err = s.readEntries(ctx, rows, limit, q.Newest)
@@ -50,8 +50,8 @@ func ranges(low, high string) (all bigtable.RowRangeList) {
 	return all
 }
 
-// eachShard reads the first entries of every shard. Behind the horizon a shard may have others,
-// unless it is empty.
+// eachShard reads the first entries of every shard. Behind the horizon a shard may have more entries; if
+// it is empty, there are none.
 func (s *engine) eachShard(ctx context.Context, ranges bigtable.RowRangeList, limit int, newest bool) (page []indexEntry, horizon string, err error) {
 	pages, errs := make([][]indexEntry, len(ranges)), make([]error, len(ranges))
 	var wg sync.WaitGroup
@@ -74,11 +74,12 @@ func (s *engine) eachShard(ctx context.Context, ranges bigtable.RowRangeList, li
 	return slices.Concat(pages...), horizon, nil
 }
 
+// readEntries reads up to limit entries, the last ones first if newest is set. 0 is no limit.
 func (s *engine) readEntries(ctx context.Context, rows bigtable.RowSet, limit int, newest bool) (page []indexEntry, err error) {
 	options := []bigtable.ReadOption{
 		bigtable.RowFilter(bigtable.ChainFilters(wholeFamily(familyOther), bigtable.LatestNFilter(1), bigtable.StripValueFilter())),
 	}
-	if limit > 0 { // to the client a limit of 0 is one
+	if limit > 0 { // to the client 0 is a limit, too
 		options = append(options, bigtable.LimitRows(int64(limit)))
 	}
 	if newest {

@@ -15,30 +15,30 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// Cold records are records that have left the row of their run: each is an immutable row whose key
-// sorts by the record's key, so Bigtable itself keeps them in the order of pages. Records leave in
-// moves (move.go), and the run's row lists the moves that were made.
+// Cold records are records that have left the row of their run. Each is an immutable row whose key sorts
+// by the record's key, so Bigtable keeps them in the order in which callers page through them. Records
+// leave the row in moves (move.go), and the run's row lists the moves that were applied.
 //
-// It is not simple because only one row is atomic. A row of a cold record says nothing alone: the
-// move that wrote it may have failed, and a request that was suspended may write it again years later.
+// It is not simple because only one row is atomic. A row of a cold record proves nothing alone: the move
+// that wrote it may have failed, and a request that was suspended may write it again years later.
 //
-//  1. A row of a cold record counts if the run's row lists the revision and the nonce of its move,
-//     the life in its key is the run's, and no rewriting has replaced it (cold.counts). Of several that
-//     count for one key, that of the latest move does.
+//  1. A row of a cold record counts if the run's row lists the revision and the nonce of its move, the
+//     generation in its key is the run's, and no rewriting has replaced it (moveList.counts). If several
+//     rows of one key count, the one of the latest move does.
 //  2. A cell in the run's row, a tombstone included, hides the rows of its key.
 //  3. A row that counts is deleted only after a conditional mutation of the run's row that hides it for
 //     good: a later move, a rewriting or a purge. Each of these changes the identity of the list
-//     (cold.id).
-//  4. So a reader that finds the list's identity after its read of cold rows as it was before has met all
-//     that count, and they are of the state of the run's row that it read last (engine.withCold).
+//     (moveList.id).
+//  4. So a reader that finds the same identity before and after its read of cold rows has read all rows
+//     that count, and they are consistent with the run's row that it read last (engine.withCold).
 //
-// A writer decides on versions that were read so, and its conditional mutation compares the run's
-// revision. That is safe although the versions of cold records are not in the row that it tests: a
-// change of a record writes the run's row, and a move, a rewriting and a purge do too. While the
+// A writer decides on versions that were read in this way, and its conditional mutation compares the
+// run's revision. That is safe although the versions of cold records are not in the row that it
+// compares: every change of a record, every move, rewriting and purge replaces the revision. While the
 // revision is the same, no version has changed, wherever it is stored.
 //
-// Merging sorted blocks of records would need fewer rows, but an index of their keys, and levels to keep
-// writes few. Here a record is written twice in its life, and read by its key.
+// Rejected: a log-structured merge tree of sorted blocks. It would need fewer rows, but also an index of
+// their keys, and levels that keep writes few. Here a record is written twice, and read by its key.
 
 // columnCold is the column of familyOther, in a run's row, that lists the moves.
 const columnCold = "cold"
@@ -46,35 +46,36 @@ const columnCold = "cold"
 // Columns of a cold record's row.
 const (
 	coldHere   = ""  // the cell as it was in the run's row
-	coldPacked = "p" // the same, of a record whose value is in a pack
+	coldPacked = "p" // the same, if the record's value is in a pack
 )
 
-// coldMove names one move: the revision that made it, and its nonce.
+// coldMove names one move: its revision and its nonce.
 type coldMove struct {
 	rev   int64
 	nonce uint64
 }
 
-// moveList lists the moves of a run.
+// moveList is the list of a run's moves.
 type moveList struct {
 	generation, stamp int64
 	moves             []coldMove // by revision
 	moveListHeader
 }
 
-// moveListHeader is what the list says beside the moves.
+// moveListHeader is the header of the list's cell.
 type moveListHeader struct {
-	// Keys is how many keys have a row that counts, Tombs how many of these are tombstones.
+	// Keys is how many keys have a row that counts, Tombstones how many of these are tombstones.
 	Keys       int64 `json:"keys"`
 	Tombstones int64 `json:"tombs,omitempty"`
-	// Start is the last move before a rewriting that is under way, and Cursor the last key that it
-	// has come to: up to it only rows of later moves count.
+	// Start is the last move before a rewriting that is under way, and Cursor the last key that it has
+	// rewritten: up to Cursor only rows of later moves count.
 	Start  int64  `json:"start,omitempty"`
 	Cursor []byte `json:"cursor,omitempty"`
 }
 
-// moveListID identifies the list of a run's moves: no two lists of a run have the same. The stamp tells
-// those of a history that the store has lost, which may have the same revisions (stamp.go).
+// moveListID identifies a list of a run's moves: no two lists of a run have the same. The stamp
+// distinguishes lists of a history that the store has lost, which may have the same revisions
+// (failover.go).
 type moveListID struct{ generation, last, stamp int64 }
 
 func (c *moveList) id() moveListID {
@@ -84,7 +85,7 @@ func (c *moveList) id() moveListID {
 	return moveListID{c.generation, c.moves[len(c.moves)-1].rev, c.stamp}
 }
 
-// moveListID returns the identity of the list of moves that the run's row has with the head.
+// moveListID returns the identity of the list of moves in the row with the head.
 func (h *head) moveListID() moveListID {
 	if h.Moved == 0 {
 		return moveListID{}
@@ -92,7 +93,7 @@ func (h *head) moveListID() moveListID {
 	return moveListID{h.Generation, h.Moved, h.Stamp}
 }
 
-// encode returns the list's cell: what it says beside the moves, then 16 bytes for each.
+// encode returns the list's cell: the header, then 16 bytes for each move.
 func (c *moveList) encode() []byte {
 	var moves []byte
 	for _, m := range c.moves {
@@ -102,7 +103,7 @@ func (c *moveList) encode() []byte {
 }
 
 // moveList returns the list of the run's moves, nil if it has none. The row must have been read with
-// coldFilter.
+// moveListFilter.
 func (r *row) moveList() (*moveList, error) {
 	if !r.exists() || r.head.Moved == 0 {
 		return nil, nil
@@ -147,8 +148,8 @@ func (c *moveList) counts(key runstore.RecordKey, m coldMove) bool {
 	return listed && nonce == m.nonce
 }
 
-// coldPrefix is what the keys of a run's cold records begin with, printPrefix what those of the
-// fingerprints of its moves do.
+// coldPrefix returns the prefix of the keys of a run's cold records, and fingerprintPrefix of those of the
+// fingerprints of its moves.
 func coldPrefix(id runstore.RunID, generation int64) string {
 	return ownedKey(kindCold, id) + be64(generation) + "r"
 }
@@ -157,17 +158,17 @@ func fingerprintPrefix(id runstore.RunID, generation int64) string {
 	return ownedKey(kindCold, id) + be64(generation) + "p"
 }
 
-// coldKey is the key of a cold record's row. The latest move of a record comes first.
+// coldKey returns the key of a cold record's row. Of several rows of a record the latest move sorts first.
 func coldKey(id runstore.RunID, generation int64, key runstore.RecordKey, m coldMove) string {
 	return coldPrefix(id, generation) + escape(string(key)) + be64(^m.rev) + be64(int64(m.nonce))
 }
 
-// fingerprintKey is the key of the row that has the fingerprints of the records of a move.
+// fingerprintKey returns the key of the row with the fingerprints of a move's records.
 func fingerprintKey(id runstore.RunID, generation int64, m coldMove) string {
 	return fingerprintPrefix(id, generation) + be64(m.rev) + be64(int64(m.nonce))
 }
 
-// coldParts takes the key of a cold record's row apart, without its prefix.
+// coldParts parses the key of a cold record's row without its prefix.
 func coldParts(rest string) (key runstore.RecordKey, m coldMove, ok bool) {
 	name, rest, ok := unescape(rest)
 	if !ok || len(rest) != 16 {
@@ -183,20 +184,20 @@ type coldRow struct {
 	cell []byte
 }
 
-// coldPage is what a read of cold rows has met.
+// coldPage is the result of a read of cold rows.
 type coldPage struct {
 	rows []coldRow // in the order of their keys
-	seen []string  // the keys of all rows that were met, also of those that do not count
-	// cut says that the read ended early. Then all cold records up to through were met.
+	seen []string  // the keys of all rows that were read, including rows that do not count
+	// cut is set if the read ended early. Then rows has all cold records up to through.
 	cut     bool
 	through runstore.RecordKey
 }
 
-// coldRange reads the cold records behind a key that begin with a prefix, in pages of up to limit
-// rows and some more than most bytes.
+// coldRange reads the cold records after a key that begin with a prefix: up to limit rows, and until
+// they have more than most bytes.
 func (s *engine) coldRange(ctx context.Context, id runstore.RunID, c *moveList, prefix, behind runstore.RecordKey, limit, most int) (coldPage, error) {
 	all := coldPrefix(id, c.generation)
-	// An escaped name without its end is what the escaped names begin with that begin with the name.
+	// Without its end, the escaped prefix is a prefix of all escaped keys that begin with the prefix.
 	from := all + strings.TrimSuffix(escape(string(prefix)), "\x00\x01")
 	to := after(from)
 	if behind != "" {
@@ -230,8 +231,7 @@ func (s *engine) coldKeys(ctx context.Context, id runstore.RunID, c *moveList, k
 	return page, nil
 }
 
-// coldRows reads rows of cold records, up to limit and until they have more than most bytes; 0 is no
-// bound.
+// coldRows reads rows of cold records: up to limit, and until they have more than most bytes. 0 is no bound.
 func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *moveList, set bigtable.RowSet, limit, most int) (page coldPage, err error) {
 	skip := len(coldPrefix(id, c.generation))
 	options := []bigtable.ReadOption{bigtable.RowFilter(latest(wholeFamily(familyOther)))}
@@ -274,9 +274,9 @@ func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *moveList, s
 	return page, err
 }
 
-// withCold reads a run's row and cold records of it, both of one moment. pick reads cold records by a
-// list of moves. The list that the handle knows is tried first: while it is the run's, this takes two
-// requests, and one where the run has no cold records.
+// withCold reads a run's row and cold records of the same state of the run. pick reads cold records by a
+// list of moves. withCold tries the list that the handle remembers first. If that is still the run's, it
+// makes two requests, or one if the run has no cold records.
 func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*row, error), pick func(c *moveList) (coldPage, error)) (*row, *moveList, coldPage, error) {
 	c := s.moveLists.of(id)
 	for range rereads {
@@ -334,15 +334,15 @@ func (l *moveListCache) learn(id runstore.RunID, c *moveList) {
 	l.all[id] = c
 }
 
-// mergedRecord is a record of a page, in the run's row or cold.
+// mergedRecord is a record that a reader gets, from the run's row or cold.
 type mergedRecord struct {
 	key   runstore.RecordKey
 	meta  recordMeta
 	value []byte
 }
 
-// merged returns the records among the cells of a run's row and a page of cold ones, in the order of their
-// keys, of the keys for which within is true. The cells hide cold rows.
+// merged returns the records of the row's cells and of cold rows, sorted by key, for the keys for which
+// within is true. Cells hide cold rows.
 func (r *row) merged(page coldPage, within func(runstore.RecordKey) bool) (all []mergedRecord, err error) {
 	if !r.exists() {
 		return nil, runstore.ErrNotFound

@@ -14,12 +14,12 @@ import (
 )
 
 var (
-	errBusy    = errors.New("bigtable: others wrote to the run all the time")
+	errBusy    = errors.New("bigtable: other handles wrote to the run all the time")
 	errLate    = errors.New("bigtable: the strict lease ended while the write was under way")
 	errLongAgo = errors.New("bigtable: the run had more writes since than its head remembers")
 )
 
-// result is what a row remembers of a request with writes and an id.
+// result is the remembered result of a request with writes and an id: the response to a repeat.
 type result struct {
 	ID       []byte             `json:"id"`
 	Kind     string             `json:"kind,omitempty"` // the letter of the result's name; none for that of batches
@@ -33,11 +33,11 @@ type result struct {
 	Former int   `json:"former,omitempty"`
 }
 
-// kindBatch is the letter of the names of batches' results. Programs of format 2 remember
-// no others.
+// kindBatch is the first letter of the names of the results of batches. Programs of format 2 remember no
+// other results.
 const kindBatch = "b"
 
-// name returns the name of the result, as rules.BatchResult and its like make it.
+// name returns the name of the result as rules.BatchResult, GrantResult and ReleaseResult do.
 func (r *result) name() string { return cmp.Or(r.Kind, kindBatch) + string(r.ID) }
 
 // maxResults is how many results a row has: more than the contract promises.
@@ -50,8 +50,8 @@ func (r result) committed() runstore.Committed {
 	}
 }
 
-// Commit implements adapter.Core: one conditional mutation of the run's row. What needs rows of its
-// own (places in queues, large values) costs one request before it.
+// Commit implements adapter.Core: one conditional mutation of the run's row. Index entries and large values,
+// which have rows of their own, cost one request before it.
 func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
 	n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, results: batch.ID != "", clock: strict(batch.Guards().Fence)}
 	n.events, n.strict = len(batch.Events) > 0, true
@@ -83,8 +83,8 @@ func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstor
 	return done, err
 }
 
-// strict returns a needs.clock that asks the server's clock where f is to be judged and the
-// current lease is strict.
+// strict returns a needs.clock that asks for the server's clock if the current lease is strict and f is not
+// zero.
 func strict(f runstore.Fence) func(r *cachedRun) bool {
 	return func(r *cachedRun) bool {
 		return !f.IsZero() && r.head.Strict && rules.GrantState(r.head.State) == rules.Current
@@ -102,8 +102,7 @@ func keysOf(g runstore.Guards, w runstore.Writes) (keys []runstore.RecordKey) {
 }
 
 // version returns the version of a record that the operation has read or the handle has
-// written, 0 if it is absent. Its error is nil: it has the signature that rules.Head.Guards
-// wants.
+// written, 0 if it is absent. Its error is nil; rules.Head.Guards requires the signature.
 func (r *cachedRun) version(key runstore.RecordKey) (runstore.Version, error) {
 	if m := r.records[key]; m != nil && !m.Tombstone {
 		return runstore.Version(m.Version), nil
@@ -111,8 +110,7 @@ func (r *cachedRun) version(key runstore.RecordKey) (runstore.Version, error) {
 	return 0, nil
 }
 
-// apply adds writes to a change. It is the one place where a run's journal and
-// records change.
+// apply adds writes to a change. It is the only place where a run's journal and records change.
 func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner, unfenced bool) {
 	h := &e.head
 	if len(w.Events) > 0 {
@@ -151,10 +149,10 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	}
 }
 
-// checkFits refuses a change after which the run's row would have too many records that cannot leave it. Values
-// are elsewhere then, so it is their number that counts, and the length of their keys. A change after
-// which these do not take more room than before always fits: one that deletes a record and puts those that
-// it kept room for does not.
+// checkFits refuses a change after which the run's row would have too many records that cannot leave it.
+// Their values are in packs by then, so the number of the records counts, and the length of their keys. A
+// change after which these records take no more room than before always fits: for example one that deletes a
+// record and puts the records that it has reserved room for.
 func (e *edit) checkFits() error {
 	if h := &e.head; h.RecordBytes > maxPinnedBytes && e.pinnedBytes > 0 {
 		return &runstore.InputError{Kind: runstore.ErrTooLarge, Field: fieldRecords, Problem: fmt.Sprintf(
@@ -164,11 +162,11 @@ func (e *edit) checkFits() error {
 	return nil
 }
 
-// fieldRecords is the field of the error of fits. No check of the input has it for a batch that it lets
-// through.
+// fieldRecords is the field of the error of checkFits. The checks of the input return no such error for a
+// batch that reaches the engine.
 const fieldRecords = "records"
 
-// isFull reports whether err is that of fits.
+// isFull reports whether err is one of checkFits.
 func isFull(err error) bool {
 	var limit *runstore.InputError
 	return errors.As(err, &limit) && limit.Kind == runstore.ErrTooLarge && limit.Field == fieldRecords
@@ -209,7 +207,7 @@ func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstor
 	e.rows = append(e.rows, pack.rows(e.run.id)...)
 }
 
-// changeRecord puts or deletes one record under a token, and returns its version.
+// changeRecord puts or deletes one record, the i-th of the batch, and returns its version.
 func (e *edit) changeRecord(i int, w runstore.RecordWrite, small int, seq, token int64) int64 {
 	old, under := e.run.records[w.Key], int64(0)
 	h := &e.head
@@ -281,7 +279,7 @@ func (e *edit) setRecord(key runstore.RecordKey, m *recordMeta, value []byte) {
 	e.records[key] = m
 }
 
-// setRunnable sets when the run wants a driver.
+// setRunnable sets the time at which the run wants a driver.
 func (e *edit) setRunnable(w runstore.When) { e.head.Runnable = runstore.Micros(w.Resolve(e.time())) }
 
 func (h *head) runsEntry(id runstore.RunID) indexEntry {
@@ -299,8 +297,7 @@ func (e *edit) endGrant(unfenced bool) {
 	}
 }
 
-// purge removes all but the head. The rows that belong to the run are collected for
-// its mark.
+// purge removes all cells of the row but the head. The orphan scan deletes the run's other rows.
 func (e *edit) purge() {
 	h := &e.head
 	for key, m := range e.run.records {
@@ -330,7 +327,7 @@ func (e *edit) purge() {
 	e.purged = true
 }
 
-// setMark makes the run known to the passes that look for what a crash has left.
+// setMark adds the run's mark, which leads the orphan scan to it. It is written before all else.
 func (e *edit) setMark() {
 	h := &e.head
 	h.MarkRev, h.MarkBy = h.Rev, e.nonce
@@ -340,8 +337,8 @@ func (e *edit) setMark() {
 
 func (h *head) mark(id runstore.RunID) mark { return mark{id, h.MarkRev, h.MarkBy} }
 
-// keepResult keeps the result of the change under its name, for a repeat; none is kept under
-// an empty one.
+// keepResult adds the result of the change under a name, for repeats of the request. It does nothing if the
+// name is empty.
 func (e *edit) keepResult(name string, r result) {
 	if name == "" {
 		return

@@ -5,35 +5,34 @@ import (
 	"encoding/json"
 )
 
-// The log of the feed is compacted block by block: the segments of a block whose runs were all
-// purged are removed, but for the first, which then says where the log goes on (segment.Next).
-// A reader within the block finds the number that it looks for absent, or by an invariant below
-// not to be read, and looks at the first segment of the block.
+// Compaction removes pages of the feed's log, by blocks of 64. If all runs of a block were purged, its
+// pages are deleted except the first, which then names the page at which the log continues
+// (feedPage.Next). A reader that does not find the page it looks for reads the first page of the block.
 //
-//  1. Only a block below the hint is compacted: its runs' rows say what it has, and no round
-//     begins there.
-//  2. The first segment is replaced before the others are deleted, by longer than a request may
-//     take. So a request that misses one of these sees the new first segment, and no reader
-//     takes a removed segment for the end of the log.
-//  3. The first segment counts before all others of its block. A writer that was suspended since
-//     its number was the end of the log can create it again, but nobody reads it there; the writer
-//     looks at the block's first segment before it tells the run's row, and begins again
-//     (sequencer.dropVoid). What it leaves there, a later pass removes.
+//  1. Only a block below the hint is compacted. So the rows of its runs have the positions in it, and no
+//     round of a sequencer begins there.
+//  2. The first page is replaced before the others are deleted, and by longer than a request takes
+//     (readerGrace). So a request that misses one of these sees the new first page, and no reader takes
+//     a removed page for the end of the log.
+//  3. If the first page of a block says that the block is compacted, no other page of the block counts.
+//     A handle that was suspended while a number was the end of the log may create that page again, but
+//     no reader reads it. The handle reads the first page of the block before it writes positions back,
+//     and begins again (sequencer.dropVoid). If the handle dies before that, a later compaction removes
+//     the page.
 //
-// Deleting the numbers for good would be simpler, and wrong: by them alone a writer cannot tell
-// the end of the log from a gap.
+// Rejected: deleting the first page, too. A writer could not distinguish the end of the log from a gap.
 
-// logBlock is how many segments are removed together: as many as one request reads.
+// logBlock is how many pages are removed together: as many as one request reads.
 const logBlock = pagesPerRequest
 
-// blocksPerPass bounds the blocks that one pass looks at.
+// blocksPerPass bounds the blocks that one call of compactNext reads.
 const blocksPerPass = 16
 
-// blockStart returns the number of the first segment of a block.
+// blockStart returns the number of the first page of a number's block.
 func blockStart(number int64) int64 { return (number-1)/logBlock*logBlock + 1 }
 
-// skips reports whether the log goes on behind number for a reader that finds g, the first
-// segment of number's block or nil, and where.
+// skips reports whether a reader at number skips the rest of a compacted block, and where it continues.
+// g is the first page of number's block, or nil.
 func (g *feedPage) skips(number int64) (next int64, skips bool) {
 	if g == nil || g.number == number || g.Next <= number {
 		return 0, false
@@ -41,8 +40,7 @@ func (g *feedPage) skips(number int64) (next int64, skips bool) {
 	return g.Next, true
 }
 
-// compactNext compacts the block of the first segment behind a hash, and the blocks after it while
-// they are empty.
+// compactNext compacts the block of the first page after a hash, and the next blocks until one has events.
 func (s *engine) compactNext(ctx context.Context, hash string) error {
 	keys, err := s.keys(ctx, kindLog+hash, after(kindLog), 1)
 	if err == nil && len(keys) == 0 {
@@ -68,7 +66,7 @@ func (s *engine) compactNext(ctx context.Context, hash string) error {
 	return nil
 }
 
-// compact removes the segments of a block, if all their runs were purged.
+// compact removes the pages of a block if all their runs were purged. It reports whether they were.
 func (s *engine) compact(ctx context.Context, start int64) (empty bool, err error) {
 	end := start + logBlock
 	var numbers []int64
@@ -102,9 +100,9 @@ func (s *engine) compact(ctx context.Context, start int64) (empty bool, err erro
 			return false, err
 		}
 	}
-	var dead []string // also those that a pass left which was cut
+	var dead []string // with those that an interrupted compaction has left
 	for _, n := range numbers[1:] {
-		if _, there := found[n]; there { // a segment, or what a late append left
+		if _, there := found[n]; there { // a page, or the row of a late append
 			dead = append(dead, logKey(n))
 		}
 	}

@@ -20,12 +20,12 @@ func PublishPending(ctx context.Context, s *Store) {
 // its last events into the feed. The worker may take up to grace for them.
 func CloseAtRest(s *Store, grace time.Duration) error {
 	select {
-	case <-s.engine.feed.wake:
+	case <-s.engine.feed.pending.wake:
 	default:
 	}
 	s.engine.closeGrace = grace
 	s.engine.background.Go(func() {
-		<-s.engine.feed.done
+		<-s.engine.draining
 		s.engine.feed.work()
 	})
 	return s.Close()

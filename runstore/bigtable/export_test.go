@@ -22,11 +22,9 @@ func byTest(ctx context.Context) context.Context {
 
 // StopWorkers ends what brings a handle's events into the feed and what clears up.
 func StopWorkers(s *Store) {
-	close(s.engine.feed.done)
-	close(s.engine.garbage.done)
-	close(s.engine.upkeep.done)
+	close(s.engine.draining)
 	s.engine.background.Wait()
-	s.engine.feed.done, s.engine.garbage.done, s.engine.upkeep.done = make(chan struct{}), make(chan struct{}), make(chan struct{}) // for Close
+	s.engine.draining = make(chan struct{}) // for Close
 }
 
 // Publish brings the events of runs into the feed.
@@ -116,11 +114,12 @@ func EmptyGarbage(ctx context.Context, s *Store) {
 
 // AgeGarbage makes what a handle is to delete look as if it had been found long ago.
 func AgeGarbage(s *Store) {
-	for i := range s.engine.garbage.ready {
-		s.engine.garbage.ready[i].at = s.engine.garbage.ready[i].at.Add(-time.Hour)
-	}
-	for i := range s.engine.garbage.waiting {
-		s.engine.garbage.waiting[i].at = s.engine.garbage.waiting[i].at.Add(-time.Hour)
+	for _, all := range [][]garbageRows{s.engine.garbage.ready, s.engine.garbage.waiting} {
+		for i := range all {
+			if !all[i].at.IsZero() {
+				all[i].at = all[i].at.Add(-time.Hour)
+			}
+		}
 	}
 }
 
@@ -204,7 +203,9 @@ func DropTombstones(ctx context.Context, s *Store) error {
 	last := ""
 	var keys []string
 	for _, g := range s.engine.garbage.ready {
-		keys = append(keys, g.keys...)
+		if !g.at.IsZero() {
+			keys = append(keys, g.keys...)
+		}
 	}
 	for _, k := range slices.Sorted(slices.Values(keys)) {
 		if k[:1] == kindCold && len(k) > 16 && k[:len(k)-16] != last {

@@ -13,31 +13,31 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// Replication is asynchronous. After a failover to a cluster that lagged, writes of the history
-// that the store has lost may still arrive, as cells beside those of the history that it goes
-// on with, or in their place. So the timestamp of a cell is not a time but a stamp, which names
-// the epoch of its write: the later epoch wins, in whatever order cells arrive.
+// A fencing token for cells: the stamp. Replication is asynchronous. After a failover to a cluster that
+// lagged, writes of the history that the store has lost may still arrive, as cells beside those of the
+// history that goes on, or in their place. So the timestamp of a cell is not a time but a stamp, which
+// names the epoch of its write: the later epoch wins, in whatever order cells arrive.
 //
-//  1. The stamp of an epoch is the number below its first segment of the feed (epoch.stamp). It
-//     grows with the epochs, and lies above every segment of the epochs before. The first
-//     epoch has the stamp 0.
-//  2. Raising the epoch writes all cells of a run's row again, under the new stamp and with the
-//     head that names it (engine.raiseRun). After that each write has the stamp of the head.
-//  3. Readers leave out the cells of a row whose stamp is below that of its head (parseRow).
-//     Of cells of one column they see the one with the highest stamp, as ever.
-//  4. The cells that record how many of a run's events the feed has have the number of the
-//     feed's segment as their timestamp. It is above the stamp of the segment's epoch.
-//  5. Segments of the journal have the stamp of the head that they were copied under. The one
-//     segment of the feed's log that ends an epoch, a page or one without events, has the stamp of the
-//     next. The log behind it, up to the first segment of the next epoch, is not read (engine.beyond).
+//  1. The stamp of an epoch is the number below its first page of the feed's log (epoch.stamp). It grows
+//     with the epochs, and is above the numbers of all pages of earlier epochs. The first epoch has the
+//     stamp 0.
+//  2. Raising the epoch writes all cells of a run's row again, under the new stamp and with a head that
+//     has the stamp (engine.raiseRun). After that each write uses the stamp of the head.
+//  3. Readers leave out the cells of a row whose stamp is below the stamp of its head (parseRow).
+//     Bigtable itself returns the cell with the highest stamp of a column.
+//  4. The cells of a run's high-water mark in the feed have the number of a page as their timestamp. It
+//     is above the stamp of the page's epoch.
+//  5. Segments of the journal have the stamp of the head that they were copied under. The page that ends
+//     an epoch's log, with events or without, has the stamp of the next epoch. The numbers from there to
+//     the first page of the next epoch are not read (engine.skipGap).
 //
-// Without 2 a cell of the lost history would replace the one that it was written over, for both
-// are of one epoch, and a record that only the lost history has would look like one that the
-// run's last head names. Naming the versions of all records in the head would make every write
-// as large as the list of them.
+// Without 2 a cell of the lost history would replace the cell that it was written over, since both are
+// of one epoch, and a record that only the lost history has would look as if the run's head named it.
+// Rejected: naming the versions of all records in the head, which would make every write as large as
+// that list.
 //
-// A run that is met before the raise has come to it is raised first. An epoch that a program of
-// format 1 raised has no stamp: its cells have the timestamp 0, and no protection.
+// A write that finds its run in an old epoch raises the run first. An epoch that a program of format 1
+// has raised has no stamp: its cells have the timestamp 0, and no protection.
 
 // stamp returns the stamp of the cells that are written in the epoch.
 func (e *epoch) stamp() int64 {
@@ -57,13 +57,12 @@ func (e *edit) set(family, column string, value []byte) {
 	e.m.Set(family, column, timestampOf(e.head.Stamp), value)
 }
 
-// drop deletes a cell of the run's row. The deletion spares cells with later stamps, should it
-// arrive late itself.
+// drop deletes a cell of the run's row, but no cell with a later stamp, in case the deletion arrives late.
 func (e *edit) drop(family, column string) {
 	e.m.DeleteTimestampRange(family, column, 0, timestampOf(e.head.Stamp+1))
 }
 
-// dropLateCells leaves out the cells of a row that its head does not vouch for.
+// dropLateCells removes the cells whose stamp is below the stamp of the head.
 func (r *row) dropLateCells() {
 	if r.head.Stamp == 0 {
 		return
@@ -77,7 +76,7 @@ func (r *row) dropLateCells() {
 	}
 }
 
-// sinceStamp leaves out the cells below a stamp.
+// sinceStamp restricts a filter to cells from a stamp on.
 func sinceStamp(stamp int64, filter bigtable.Filter) bigtable.Filter {
 	if stamp == 0 {
 		return filter
@@ -85,10 +84,10 @@ func sinceStamp(stamp int64, filter bigtable.Filter) bigtable.Filter {
 	return bigtable.ChainFilters(filter, bigtable.TimestampRangeFilterMicros(timestampOf(stamp), 0))
 }
 
-// fork is where a run's history left the one that the store has lost: of the events that the
-// feed has up to a segment, those above Seq were lost.
+// fork is where a run's history left the one that the store has lost: of the events that the feed's log
+// names up to page Through, those above Seq were lost.
 type fork struct {
-	Through int64 `json:"t"` // the number of the segment
+	Through int64 `json:"t"` // the number of the page
 	Seq     int64 `json:"s"`
 }
 
@@ -99,7 +98,7 @@ func (h *head) isLost(at loggedEvent) bool {
 	})
 }
 
-// startIn puts a run of which there is nothing yet into an epoch.
+// startIn gives a run without a row the store's epoch.
 func (e *edit) startIn(now *epoch) {
 	if now == nil {
 		return
@@ -107,13 +106,13 @@ func (e *edit) startIn(now *epoch) {
 	e.head.Epoch = now.Epoch
 	if e.head.Stamp = now.stamp(); e.head.Stamp > 0 {
 		e.head.requires(formatStamps)
-		// The history that the store has lost may have had a run of this id.
+		// The history that the store has lost may have had a run with this id.
 		e.head.Forks = []fork{{Through: now.End}}
 	}
 }
 
-// raiseRun brings a run into an epoch: it ends the grant of an epoch before, and stamps all
-// cells. The caller has the run's lane.
+// raiseRun raises a run to an epoch: it ends the grant of an earlier epoch, and gives all cells the new
+// stamp. The caller holds the run's lock.
 func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outcome.Backoff) error {
 	found, err := s.readRun(ctx, r.id,
 		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), moveListFilter())
@@ -151,29 +150,29 @@ func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outc
 	e.placeRunnable()
 	e.rows, e.alongside = append(e.rows, e.alongside...), nil
 	if err := s.writeAll(ctx, e.rows); err != nil {
-		s.garbage.addOrphans(e.orphans()...) // some of them may have been written
+		s.garbage.deleteOrphans(e.orphans()...) // some of them may have been written
 		return err
 	}
 	swapped, _, err := s.swap(ctx, r, e, t, nil)
 	if err == nil && !swapped && !t.More(ctx) {
 		err = outcome.Unavailable(outcome.Cause(ctx, errBusy))
 	}
-	if err != nil || !swapped { // or a copy of it was: the caller reads the row anew
+	if err != nil || !swapped { // the caller reads the row again: a copy of the change may have been applied
 		r.forget()
 		return err
 	}
 	s.noteApplied(r, e)
 	r.forget()
 	if feeds {
-		s.feed.add(r.id)
+		s.feed.pending.add(r.id)
 	}
 	return nil
 }
 
-// survivingEvents returns how many of a run's events the log of the feed still has. If the last segment
-// that names some was lost at the end of an epoch's log, that is what the row's steps say of
-// segments before, and what the log's last segments name. Without both it is none: the feed gets
-// all events of the run again, and readers pass over those of before (fork).
+// survivingEvents returns up to which event the log still has the run's journal. If the last page that
+// names some was lost at the end of an epoch's log, it takes the highest step in the row of a page that
+// was not lost, and what the last pages of the log name. If there is neither, it returns 0: the feed
+// gets all events of the run again, and readers skip the earlier ones (fork).
 func (s *engine) survivingEvents(ctx context.Context, found *row, x *highWater, known *epochCache) (through int64, err error) {
 	lost, is := known.lost(numberOf(x.at))
 	if !is {
@@ -188,14 +187,14 @@ func (s *engine) survivingEvents(ctx context.Context, found *row, x *highWater, 
 	return max(through, named[runGeneration{runOf(found.cells.Key()), found.head.Generation}]), err
 }
 
-// runGeneration names one life of a run.
+// runGeneration names one generation of a run.
 type runGeneration struct {
 	run        runstore.RunID
 	generation int64
 }
 
-// logEnd returns the last event of each run in those last segments of a log that share a step
-// with its end. It reads them once.
+// logEnd returns the last event of each run in the last pages of a log, those that share a step with its
+// end. It reads them once.
 func (s *engine) logEnd(ctx context.Context, of logGap, known *epochCache) (named map[runGeneration]int64, err error) {
 	known.mu.Lock()
 	defer known.mu.Unlock()
@@ -220,8 +219,8 @@ func (s *engine) logEnd(ctx context.Context, of logGap, known *epochCache) (name
 	return named, err
 }
 
-// restamp writes all cells of a row again under the stamp of an epoch, and says that the feed has
-// the run's events up to a seq. It reports whether there are others to bring into it.
+// restamp writes all cells of a row again under the stamp of an epoch, and sets the run's high-water
+// mark in the feed. It reports whether the feed lacks events of the run.
 func (e *edit) restamp(found *row, x *highWater, through int64, now *epoch) (feeds bool) {
 	h := &e.head
 	h.requires(formatStamps)
@@ -234,19 +233,20 @@ func (e *edit) restamp(found *row, x *highWater, through int64, now *epoch) (fee
 			e.set(family, qualifier(family, item), item.Value)
 		}
 	}
-	// Rows of cold records may be missing after a failover. Whatever is put in their place has a higher version.
+	// Rows of cold records may be missing after a failover. A record that is put in their place has
+	// a higher version.
 	h.Floor = max(h.Floor, h.ColdTop)
 	for _, item := range found.cells[familyOther] {
 		if column := qualifier(familyOther, item); column == columnCold && item.Timestamp >= timestampOf(found.head.Stamp) {
 			e.set(familyOther, column, item.Value)
 		}
 	}
-	// The feed's cells change beside the head: those of the new epoch stay as they are.
+	// The high-water mark changes without the head: cells of the new epoch stay.
 	if x.at >= timestampOf(now.Base) || h.Purged {
 		return false
 	}
 	through = min(through, h.Seq)
-	if through < x.through { // the log came here before the run did, or lost its end
+	if through < x.through { // the log was replicated before the run, or lost its end
 		h.Forks = append(slices.Clone(h.Forks), fork{now.End, through})
 	}
 	e.m.DeleteTimestampRange(familyFeed, columnPaged(h.Generation), 0, timestampOf(h.Stamp))
@@ -255,7 +255,7 @@ func (e *edit) restamp(found *row, x *highWater, through int64, now *epoch) (fee
 	return through < h.Seq
 }
 
-// learnEpochs remembers the newest epoch, and where the log of the feed is not read.
+// learnEpochs remembers the newest epoch, and the gaps of the feed's log.
 func (s *engine) learnEpochs(x *epochs) {
 	if len(x.Epochs) == 0 {
 		return
@@ -287,12 +287,13 @@ type epochCache struct {
 	ends map[logGap]map[runGeneration]int64 // see logEnd
 }
 
-// logGap is a part of the log of the feed that is not read, between the logs of two epochs: behind
-// the number that ends the one, whose first is given, and before the first of the other.
+// logGap is the part of the feed's log between the logs of two epochs, which is not read: after the page
+// behind, which ends the log that begins with first, and before the page before, which begins the next
+// log.
 type logGap struct{ first, behind, before int64 }
 
-// lost reports whether a segment was lost at the end of an epoch's log, and at which. The number
-// below the first of an epoch is no segment: it is the epoch's stamp.
+// lost returns the gap that a page is in, if it was lost at the end of an epoch's log. The number below
+// the first page of an epoch is the epoch's stamp, not a page.
 func (known *epochCache) lost(number int64) (logGap, bool) {
 	for _, g := range known.gaps {
 		if number >= g.behind && number < g.before-1 {
@@ -310,8 +311,8 @@ func (s *engine) currentEpoch() *epoch {
 	return nil
 }
 
-// skipGap returns the number at which a reader of the log goes on that comes to a number, and
-// whether it is another.
+// skipGap reports whether a reader at number is in a gap of the log, and returns the number at which it
+// continues.
 func (s *engine) skipGap(number int64) (next int64, skips bool) {
 	if known := s.epochCache.Load(); known != nil {
 		for _, g := range known.gaps {
@@ -323,11 +324,11 @@ func (s *engine) skipGap(number int64) (next int64, skips bool) {
 	return number, false
 }
 
-// beatValue is the value of the cell that Bigtable stamps with the time of a grant or a renewal.
+// beatValue returns the value of the cell to which Bigtable gives the time of a grant or a renewal.
 func (h *head) beatValue() []byte { return []byte(be64(h.Rev) + be64(h.Stamp)) }
 
-// wroteBeat reports whether the head's grant or renewal wrote the cell: its timestamp is a time,
-// which does not order epochs.
+// wroteBeat reports whether a write of the head's epoch wrote the cell. Its timestamp is a time, which
+// does not order epochs, so its value has the stamp.
 func (h *head) wroteBeat(value []byte) bool {
 	stamp := int64(0)
 	if len(value) == 16 {
@@ -336,13 +337,14 @@ func (h *head) wroteBeat(value []byte) bool {
 	return stamp == h.Stamp
 }
 
-// hintMargin is 65,536 segments: what handles append at most in the minutes by which one row
-// may replicate before another. Reading them again takes a raise a thousand requests.
+// hintMargin is how many pages below the hint a raise reads again. 65,536: as many as handles write at
+// most in the minutes by which one row may be replicated before another. The raise needs a thousand
+// requests for them.
 const hintMargin = 1 << 16
 
-// closeLog ends the log of the epoch before the newest, tells the runs what it has, and records
-// where it ends. It returns the epochs as they are stored then:
-// another handle may have raised the epoch.
+// closeLog ends the log of the epoch before the newest, writes the positions in it back to the rows of
+// the runs, and records its end. It returns the epochs as they are stored then: another handle may have
+// raised the epoch again.
 func (s *engine) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	last := len(x.Epochs) - 1
 	now := x.Epochs[last]
@@ -354,9 +356,9 @@ func (s *engine) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	if last > 0 {
 		first = x.Epochs[last-1].Base
 	}
-	// The log is there from its first segment on. The hint says up to where the rows of the runs
-	// say what it has, but rows replicate apart: after a failover segments below the hint
-	// may be missing, and the log ends before the first of them.
+	// Up to the hint the rows of the runs have the positions, but rows are replicated independently:
+	// after a failover pages below the hint may be missing. The log ends before the first missing
+	// page.
 	from := max(first, min(hint, max(now.End, first))-hintMargin)
 	rows := map[string]mutation{}
 	for now.Closed = false; !now.Closed; {
@@ -372,7 +374,7 @@ func (s *engine) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 			return nil, err
 		}
 		if from = end; now.Closed {
-			if now.End = last.number; last.openState != nil { // an entry that comes late is not to open it again
+			if now.End = last.number; last.openState != nil { // a late entry must not change the page
 				_, err = s.freezePage(ctx, last)
 			}
 		} else if last.isOpen() {

@@ -5,29 +5,29 @@ import (
 	"errors"
 )
 
-// A page of the feed is bounded in requests: once it has an event, it ends before the step that
-// could make them too many. A page without an event goes on, since an empty page says that
-// nothing follows yet: the caller's context bounds it, each of its requests is bounded, and the
-// handle remembers how far it came (passed).
+// A read of the feed is bounded in requests: once it has an event, it ends before the step that could
+// make them too many. A read without an event goes on, because an empty result means that nothing
+// follows yet: the caller's context bounds it, each of its requests is bounded, and the handle remembers
+// its progress (purgedStretches).
 
 const (
-	// maxReadRequests is after how many requests a page ends that has an event. A page of 1000
-	// events of some 250 runs fits, and one of sealed events or large values of 100 runs; at
-	// 10 ms for a request, a page takes a third of a second.
+	// maxReadRequests is how many requests a read makes that has an event. 32: enough for 1000
+	// events of some 250 runs, or for sealed events or large values of 100 runs, and a third of a
+	// second at 10 ms a request.
 	maxReadRequests = 32
-	// chunkRequests is how many feedChunk and withoutPurged take at most, where no block of the
-	// log was removed: the first requests of a page for 4, 8, 16 and 32 segments, four for the 64
-	// each that are left of maxChunk, and one for the heads of the runs.
+	// chunkRequests is how many requests feedChunk and withoutPurged make at most, unless blocks
+	// were compacted: four for 4, 8, 16 and 32 pages of the log, four for 64 each of the rest of
+	// maxChunk, and one for the heads of the runs.
 	chunkRequests = 9
-	// groupRequests is how many the events of runsAtOnce runs take: for the rows of the runs,
-	// for segments of the journal and for large values.
+	// groupRequests is how many requests the events of runsAtOnce runs take: for the rows of the
+	// runs, for segments of their journals and for large values.
 	groupRequests = 3
 )
 
-// errBudgetSpent says that a page of the feed has an event, and ends before the next request.
-var errBudgetSpent = errors.New("bigtable: the page of the feed ends")
+// errBudgetSpent means that a read of the feed has an event and ends before its next step.
+var errBudgetSpent = errors.New("bigtable: the read of the feed has made enough requests")
 
-// readBudget counts the requests of a page of the feed.
+// readBudget counts the requests of a read of the feed.
 type readBudget struct {
 	requests int
 	hasEvent bool
@@ -35,13 +35,13 @@ type readBudget struct {
 
 type budgetKey struct{}
 
-// withBudget returns a context whose requests by readList are counted for a page of the feed.
+// withBudget returns a context with a budget: readList counts its requests there.
 func withBudget(ctx context.Context) (context.Context, *readBudget) {
 	b := &readBudget{}
 	return context.WithValue(ctx, budgetKey{}, b), b
 }
 
-// budgetOf returns the budget of a context, or nil: readList serves other operations, too.
+// budgetOf returns the budget of a context, or nil for operations that have none.
 func budgetOf(ctx context.Context) *readBudget {
 	b, _ := ctx.Value(budgetKey{}).(*readBudget)
 	return b
@@ -54,7 +54,7 @@ func (b *readBudget) spend() {
 	}
 }
 
-// ends reports whether the page ends before a step of n requests.
+// ends reports whether the read ends before a step of n requests.
 func (b *readBudget) ends(n int) bool {
 	return b != nil && b.hasEvent && b.requests+n > maxReadRequests
 }

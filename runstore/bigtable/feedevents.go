@@ -10,17 +10,16 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// runsAtOnce bounds how many runs' rows a page of the feed reads in one request.
+// runsAtOnce bounds how many rows of runs ReadFeed reads with one request.
 const runsAtOnce = 32
 
-// feedEvents reads the events of a page of the feed, and leaves out those that were
-// purged. The page ends early by its size, with what was read before: total is the sum. An
-// event that cannot be decoded has an Err, and in a final read one that is not where its run's
-// row says.
+// feedEvents reads the events that the log names, and leaves out purged ones. It stops when their size,
+// added to size, exceeds runstore.MaxPageBytes; total is the sum. An event that cannot be decoded has an
+// Err. If final is set, so has an event that is not where its run's row says.
 //
-// The events that it returns with an error are those before it. ErrUnsupported means that the
-// next event is of a run that a newer program has written to: it is not damaged, and must not
-// be passed over. errPageEnds means that the page has an event, and had too many requests.
+// With an error it returns the events before the error. ErrUnsupported means that a newer program has
+// written to the run of the next event: the event is not damaged, and must not be skipped.
+// errBudgetSpent means that the read has an event and has made too many requests.
 func (s *engine) feedEvents(ctx context.Context, page []loggedEvent, size int64, final bool) (events []runstore.FeedEvent, total int64, err error) {
 	for len(page) > 0 && size <= runstore.MaxPageBytes {
 		if budgetOf(ctx).ends(groupRequests) {
@@ -40,7 +39,7 @@ func (s *engine) feedEvents(ctx context.Context, page []loggedEvent, size int64,
 		}
 		var wanted []wantedValue
 		var of []int    // the event of each wanted value
-		var newer error // says that an event is one for newer programs, and the page ends before it
+		var newer error // the next event is of a run that only newer programs can read
 	page:
 		for _, at := range page[:n] {
 			one, err := found.event(at)
@@ -89,7 +88,7 @@ func (s *engine) feedEvents(ctx context.Context, page []loggedEvent, size int64,
 	return events, size, nil
 }
 
-// markDamaged makes an event of the feed one that cannot be returned because of err.
+// markDamaged replaces an event of the feed by one that cannot be returned because of err.
 func (s *engine) markDamaged(e *runstore.FeedEvent, err error) {
 	if !isUndecodable(err) {
 		err = corrupt(err)
@@ -103,18 +102,18 @@ type eventKey struct {
 	generation, seq int64
 }
 
-// eventLookup is what was read of the runs of a page of the feed.
+// eventLookup is what ReadFeed has read of the runs whose events it returns.
 type eventLookup struct {
 	rows     map[runstore.RunID]*row
 	events   map[eventKey]journalEvent
-	damaged  map[runstore.RunID]error // what of a run's row cannot be decoded
-	segments map[string]error         // the segments that were read, by key: nil, or what is wrong
+	damaged  map[runstore.RunID]error // of runs whose rows cannot be decoded
+	segments map[string]error         // the journal segments that were read, by key: nil, or why one cannot be decoded
 }
 
-// errGone says that an event was purged.
+// errGone means that an event was purged.
 var errGone = errors.New("bigtable: the event was purged")
 
-// event returns an event of the page. Errors: errGone, errMissing, or one that isUndecodable.
+// event returns an event that the log names. Errors: errGone, errMissing, or one that isUndecodable.
 func (l *eventLookup) event(at loggedEvent) (*journalEvent, error) {
 	id := runstore.RunID(at.Run)
 	r := l.rows[id]
@@ -136,13 +135,12 @@ func (l *eventLookup) event(at loggedEvent) (*journalEvent, error) {
 	return nil, errMissing{id} // purged or sealed meanwhile
 }
 
-// isGone reports whether a life of the run is over.
+// isGone reports whether a generation of the run was purged.
 func (r *row) isGone(generation int64) bool {
 	return r.stored != nil && (r.head.Generation > generation || r.head.Generation == generation && r.head.Purged)
 }
 
-// withoutPurged leaves out the events of a page that were purged. It reads the heads of
-// the runs only.
+// withoutPurged returns the events that were not purged. It reads only the heads of the runs.
 func (s *engine) withoutPurged(ctx context.Context, page []loggedEvent) (left []loggedEvent, err error) {
 	asked, heads := map[runstore.RunID]bool{}, map[runstore.RunID]*row{}
 	var keys []string
@@ -153,7 +151,7 @@ func (s *engine) withoutPurged(ctx context.Context, page []loggedEvent) (left []
 		}
 	}
 	err = s.readList(ctx, keys, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
-		if parsed, err := parseRow(r); err == nil { // others are damaged, and stay
+		if parsed, err := parseRow(r); err == nil { // events of damaged runs stay
 			heads[runOf(r.Key())] = parsed
 		}
 		return nil
@@ -166,7 +164,7 @@ func (s *engine) withoutPurged(ctx context.Context, page []loggedEvent) (left []
 	return left, err
 }
 
-// lookUpEvents reads the events of a page from the rows of their runs and from segments.
+// lookUpEvents reads events from the rows of their runs and from segments of their journals.
 func (s *engine) lookUpEvents(ctx context.Context, page []loggedEvent, runs map[runstore.RunID]bool) (*eventLookup, error) {
 	l := &eventLookup{
 		rows: map[runstore.RunID]*row{}, events: map[eventKey]journalEvent{}, damaged: map[runstore.RunID]error{}, segments: map[string]error{},

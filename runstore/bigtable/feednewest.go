@@ -6,8 +6,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// readNewest reads the end of the feed: the log from its end back, one block at a time, and the events
-// of each block from the last on. For final see feedEvents.
+// readNewest reads the last events of the feed: it reads the log backwards, block by block, and the
+// events of each block from the last one on. For final see feedEvents.
 func (s *engine) readNewest(ctx context.Context, limit int, final bool) (events []runstore.FeedEvent, err error) {
 	size := int64(0)
 	err = s.eachBlockBackwards(ctx, func(block []loggedEvent) (more bool, err error) {
@@ -17,7 +17,7 @@ func (s *engine) readNewest(ctx context.Context, limit int, final bool) (events 
 			if err != nil {
 				return false, err
 			}
-			if total > runstore.MaxPageBytes && len(last) > 1 { // it may have ended before the last
+			if total > runstore.MaxPageBytes && len(last) > 1 { // feedEvents may have stopped before the last event
 				n = len(last) / 2
 				continue
 			}
@@ -34,8 +34,8 @@ func (s *engine) readNewest(ctx context.Context, limit int, final bool) (events 
 	return events, err
 }
 
-// eachBlockBackwards calls f with the events of one block of the log after the other, from the end of the
-// log back, until f returns false. Those of runs that were purged are left out.
+// eachBlockBackwards calls f with the events of one block of the log after the other, from the end of the log
+// backwards, until f returns false. It leaves out events of purged runs.
 func (s *engine) eachBlockBackwards(ctx context.Context, f func(events []loggedEvent) (more bool, err error)) error {
 	x, err := s.readEpochs(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *engine) eachBlockBackwards(ctx context.Context, f func(events []loggedE
 		}
 		var end int64
 		if i < len(x.Epochs) && x.Epochs[i].Closed {
-			end = x.Epochs[i].End + 1 // which may be a page with events
+			end = x.Epochs[i].End + 1 // the page that ends the log may have events
 		} else if end, err = s.endOfLog(ctx, first, next, hint); err != nil {
 			return err
 		}
@@ -83,11 +83,11 @@ func (s *engine) eachBlockBackwards(ctx context.Context, f func(events []loggedE
 	return nil
 }
 
-// endOfLog returns the number behind the last segment of an epoch's log. first is its
-// first, and next that of the epoch behind it, or 0.
+// endOfLog returns the number after the last page of an epoch's log. first is the first page of the
+// epoch, and next that of the following epoch, or 0.
 func (s *engine) endOfLog(ctx context.Context, first, next, hint int64) (end int64, err error) {
 	if end = first; hint > first && (next == 0 || hint < next) {
-		end = hint // the log is there up to the hint's segment: its end is not far
+		end = hint // the log exists up to the hint, and its end is not far
 	}
 	_, err = s.follow(ctx, end, func(g *feedPage) bool {
 		if g.next() == next {

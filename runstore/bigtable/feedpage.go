@@ -14,49 +14,50 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// A page is the last segment of the feed's log while handles append to it. Pages are group commit
-// without a leader: an append is one read-modify-write of the page's row. The server orders the appends
+// Open pages are group commit without a leader: many handles append their events to the page that ends
+// the feed's log. An append is one read-modify-write of the page's row. The server orders the appends
 // and answers each with the whole page. So the appends of many handles never collide, each costs one
 // request, and the reply shows what other handles have appended.
 //
-// Appends may arrive late, twice, or after the page was removed; a failover may lose some of them; and
-// programs of format 4 do not know pages. So the row of a page has the segment's cell, like every row of
-// the log, and a second cell (columnPage): a header, then one entry for each append.
+// It is not simple because appends may arrive late, twice, or after the page was removed, because a
+// failover may lose some of them, and because programs of format 4 do not know open pages. So the row of
+// an open page has the cell of a complete page and a second cell (columnPage): a header, then one entry
+// for each append.
 //
-//  1. A page is open from its creation until it is full or has an entry that closes it. Both follow
-//     from its bytes, so all readers agree. Later entries do not count.
-//  2. The log continues behind a page only once the page is closed: readers stop at an open page, and a
-//     handle creates the next segment only after it has read that the page is closed.
-//  3. A handle appends events of a run only if it knows every segment before the page. Where several
-//     entries of a page name an event, the first counts. So the log has each event once, however late
-//     an append arrives and however often the handle repeats it.
-//  4. The header is the By of the segment. freeze moves the entries of a closed page into the segment's
-//     cell, under another By. An append that arrives after that, or after the page was removed, finds no
-//     such header and does not count.
-//  5. Handles record in the rows of the runs, and in the hint, only what complete segments name. So two
-//     records of one segment are equal, and a late one changes nothing.
-//  6. The raise of the epoch closes and freezes the page that ends the log. So no late request of the
-//     history that a failover lost finds its header.
+//  1. A page is open from its creation until it is full or has an entry that closes it. Both follow from its
+//     bytes, so all readers agree. Later entries do not count.
+//  2. The log continues after a page only once the page is closed: readers stop at an open page, and a handle
+//     creates the next page only after it has read that the page is closed.
+//  3. A handle appends events of a run only if it knows every earlier page. If several entries of a page
+//     name an event, the first one counts. So the log has each event once, however late an append
+//     arrives and however often the handle repeats it.
+//  4. The header is the By of the page. freezePage moves the entries of a closed page into the cell of a
+//     complete page, under another By. An append that arrives after that, or after the page was removed,
+//     finds no such header and does not count.
+//  5. Handles record in the rows of the runs, and in the hint, only what complete pages name. So two
+//     records of one page are equal, and a late one changes nothing.
+//  6. Raising the epoch closes and freezes the page that ends the log. So no late request of the history
+//     that a failover lost finds its header.
 //
-// engine.append adds an entry, withPage decodes a page, closePage closes it and freeze completes it. The
-// sequencer calls them: extend for events, review for pages that have closed or are idle.
+// appendToPage adds an entry, withPage decodes a page, closePage closes it and freezePage completes it. The
+// sequencer calls them: extendLog for events, review for pages that have closed or are idle.
 //
-// A program of format 4 takes an open page for a complete segment, and creates the next one behind it.
-// review finds that segment and closes the page. A page names no event that such a program may name as
-// well: events up to head.PagedFrom go into segments of their own, which both compete to create.
+// A program of format 4 takes an open page for a complete one, and creates the next page. review finds
+// that page and closes the open one. An open page names no event that such a program may name as well:
+// events up to head.PagedFrom go into complete pages, which both programs compete to create.
 //
-// Format 4 created a segment for each round, which needs no pages. Of n handles that try, one succeeds, and
-// the others need two more requests: from eight handles on, the feed fell behind by a second (bench scale,
-// "handles"). Rejected: a lease for one appender. The other handles would need a request more to hand their
-// events over, and would wait for the lease to expire when the appender dies. TestAppendsOfManyHandles
-// counts the requests.
+// Rejected: a complete page for each round, as in format 4. Of n handles that create the next page one
+// succeeds, and the others need two more requests: from eight handles on, the feed fell behind by a
+// second (bench scale, "handles"). Rejected: a lease for one appender. The other handles would need one
+// request more to pass their events to it, and would wait for the lease to expire when the appender
+// dies. TestAppendsOfManyHandles counts the requests.
 
 const (
-	// pageEntries is how many appends a page takes: 256, many times the number of handles that are busy
-	// at once, because each handle that finds the page full needs two requests more.
+	// pageEntries is how many appends a page takes. 256: many times the number of handles that are
+	// busy at the same time, because each handle that finds the page full needs two requests more.
 	pageEntries = 256
-	// pageBytes closes a page early, because each append writes the whole page again. 16 KB: a page of 256
-	// entries of one run each has some 12 KB.
+	// pageBytes closes a page early, because each append writes the whole page again. 16 KB: a page
+	// of 256 entries of one run each has some 12 KB.
 	pageBytes = 16 << 10
 	// prunedEntries is after how many appends a writer deletes the older versions of the cell: they take
 	// 1 MB at most, and a prune costs one request for 64 appends.
@@ -66,10 +67,10 @@ const (
 // columnPage is the column of a page's header and entries.
 const columnPage = "+"
 
-// pageEntry is what one append adds to a page: ranges of events, or the mark that closes the page.
+// pageEntry is what one append adds to a page: ranges of events, or a number, which closes the page.
 type pageEntry struct {
 	nonce  uint64
-	next   int64 // where the log goes on if the entry closes the page, or 0
+	next   int64 // the number of the next page if the entry closes this one, or 0
 	ranges []eventRange
 }
 
@@ -86,7 +87,7 @@ func (e *pageEntry) encode() []byte {
 	return appendFramed(nil, b)
 }
 
-// decodePageEntry returns the first entry of a cell and the bytes behind it.
+// decodePageEntry returns the first entry of a cell and the bytes after it.
 func decodePageEntry(cell []byte) (e pageEntry, rest []byte, err error) {
 	size, n := binary.Uvarint(cell)
 	if n <= 0 || size < 8 || uint64(len(cell)-n) < size {
@@ -119,19 +120,19 @@ func decodePageEntry(cell []byte) (e pageEntry, rest []byte, err error) {
 
 var errPage = errors.New("an entry that this program did not write")
 
-// header returns the bytes that a page's cell begins with.
+// header returns the bytes with which the second cell of an open page begins.
 func (g *feedPage) header() string { return be64(int64(g.By)) }
 
-// openState is the state of a segment that is a page.
+// openState is the state of a page that is not complete.
 type openState struct {
-	open    bool            // the page takes entries
-	entries int             // how many the page has, including those that do not count
+	open    bool            // the page is not closed
+	entries int             // how many entries the page has, including those that do not count
 	has     map[uint64]bool // the nonces of the entries that count
 	written written         // the version that this handle wrote last, or zero
 }
 
-// withPage returns the segment with the entries that the page's cell has. It returns the segment itself
-// if the cell is nil or does not begin with the segment's header: then the segment is complete.
+// withPage returns the page with the entries of its second cell. It returns the page itself if that cell
+// is nil or does not begin with the page's header: then the page is complete.
 func (g *feedPage) withPage(cell []byte) *feedPage {
 	if g.damage != nil || len(cell) < 8 || string(cell[:8]) != g.header() {
 		return g
@@ -148,7 +149,7 @@ func (g *feedPage) withPage(cell []byte) *feedPage {
 		}
 		e, behind, err := decodePageEntry(rest)
 		if err != nil {
-			all.damage, all.openState = corrupt(fmt.Errorf("segment %d of the feed: %w", g.number, err)), nil
+			all.damage, all.openState = corrupt(fmt.Errorf("page %d of the feed's log: %w", g.number, err)), nil
 			return all
 		}
 		rest = behind
@@ -181,12 +182,11 @@ func (g *feedPage) withPage(cell []byte) *feedPage {
 	return all
 }
 
-// isOpen reports whether handles may append to the segment.
+// isOpen reports whether handles may append to the page.
 func (g *feedPage) isOpen() bool { return g != nil && g.openState != nil && g.openState.open }
 
 // appendToPage appends an entry to a page. It returns the page after that, or nil if the page was frozen or
-// removed, and reports whether the entry counts. An entry that does not count then never will: the page
-// was closed before it.
+// removed, and reports whether the entry counts. If it does not count, the page was closed before.
 func (s *engine) appendToPage(ctx context.Context, g *feedPage, e pageEntry) (now *feedPage, has bool, err error) {
 	e.nonce = rand.Uint64()
 	when := s.observe()
@@ -215,16 +215,16 @@ func (s *engine) appendToPage(ctx context.Context, g *feedPage, e pageEntry) (no
 	}
 }
 
-// written is when this handle wrote a version of a page's cell, and the version's timestamp.
+// written is the time at which this handle wrote a version of a page's cell, and the version's timestamp.
 type written struct {
 	when observation
 	at   bigtable.Timestamp
 }
 
 // prunePage deletes the versions of a page's cell before the one that this handle wrote, after every
-// prunedEntries appends. prune skips a page that is closed, which freeze rewrites. It also skips a
+// prunedEntries appends. It skips a page that is closed, which freezePage rewrites. It also skips a
 // version that the process may have written before it was suspended: after a failover the page may end
-// with an earlier version. The next writer deletes what prune skips.
+// with an earlier version. The next prune deletes what this one skips.
 func (s *engine) prunePage(ctx context.Context, g *feedPage) error {
 	if !g.isOpen() || g.entries%prunedEntries != 0 || g.written.at == 0 || s.isStale(g.written.when) {
 		return nil
@@ -234,14 +234,14 @@ func (s *engine) prunePage(ctx context.Context, g *feedPage) error {
 	return s.writeAll(ctx, []mutation{{logKey(g.number), m, 64}})
 }
 
-// closePage closes a page. The log continues with the segment of the number next.
+// closePage closes a page. The log continues with the page of the number next.
 func (s *engine) closePage(ctx context.Context, g *feedPage, next int64) (*feedPage, error) {
 	now, _, err := s.appendToPage(ctx, g, pageEntry{next: next})
 	return now, err
 }
 
-// freezePage moves the entries of a closed page into the cell of its segment and returns the segment. Every
-// handle that freezes a page writes the same ranges, and only the first request finds the header.
+// freezePage turns a closed page into a complete one and returns that. Every handle that freezes a page
+// writes the same ranges, and only the first request finds the header.
 func (s *engine) freezePage(ctx context.Context, g *feedPage) (*feedPage, error) {
 	frozen := &feedPage{By: ^g.By, Next: g.Next, Ranges: g.Ranges, WasOpen: true, number: g.number}
 	value, _ := json.Marshal(frozen) // numbers and bytes only: it cannot fail
@@ -256,21 +256,21 @@ func (s *engine) freezePage(ctx context.Context, g *feedPage) (*feedPage, error)
 	return frozen, err
 }
 
-// stamp returns the stamp of the segment's cell: that of the next epoch if the segment ends an epoch.
+// stamp returns the stamp of the page's cell: that of the next epoch if the page ends an epoch.
 func (g *feedPage) stamp() int64 { return max(g.Next-1, 0) }
 
-// owner returns the run and the life that the events belong to.
+// owner returns the generation of the run to which the events belong.
 func (r eventRange) owner() runGeneration { return runGeneration{runstore.RunID(r.Run), r.Generation} }
 
-// allowOpenPages raises the run to the format whose later events may stand in pages. A program of format 4
-// refuses the run from then on.
+// allowOpenPages raises the format of the run, so that its later events may stand in open pages. A program of
+// format 4 refuses the run from then on.
 func (h *head) allowOpenPages() {
 	if h.Format < formatOpenPages {
 		h.Format, h.PagedFrom = formatOpenPages, h.Seq
 	}
 }
 
-// pagedFrom returns the last event that must not stand in a page.
+// pagedFrom returns the last event that must not stand in an open page.
 func (h *head) pagedFrom() int64 {
 	if h.Format < formatOpenPages {
 		return h.Seq

@@ -10,19 +10,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Each move writes a row of fingerprints of its records, four bytes each. A handle that has met a few
-// keys that are absent reads them, and then knows of a new key that there is no cold record of it: the
-// commit that puts it needs no read. One in 40,000 absent keys shares its fingerprint with one of 100,000
-// records, and costs that read.
+// Fingerprints are a filter of the keys of cold records, like a Bloom filter: a commit that puts a new
+// key needs no read if no cold record has the key's fingerprint. Each move writes a row of fingerprints
+// of its records, four bytes each. A handle reads these rows after a few reads of absent keys. One in
+// 40,000 absent keys shares its fingerprint with one of 100,000 records, and costs a read.
+// TestCommitsInLargeRunsCostNoMore counts the reads.
 
 const (
 	// absentReadsBefore is how many reads of absent keys a handle makes before it reads the fingerprints.
 	absentReadsBefore = 3
-	// maxFingerprints bounds the fingerprints that a handle keeps in mind: 64 MiB of all runs.
+	// maxFingerprints bounds the fingerprints that a handle remembers, of all runs: 64 MiB.
 	maxFingerprints = 16 << 20
 )
 
-// fingerprints are the fingerprints of a run's cold records, in order, and the list of moves that they are of.
+// fingerprints are the sorted fingerprints of a run's cold records, as of a list of moves.
 type fingerprints struct {
 	of  moveListID
 	all []uint32
@@ -49,15 +50,15 @@ func decodeFingerprints(b []byte) (all []uint32) {
 	return all
 }
 
-// mergeFingerprints returns the fingerprints of both.
+// mergeFingerprints returns the sorted fingerprints of both.
 func mergeFingerprints(sorted, more []uint32) []uint32 {
 	all := slices.Concat(sorted, more)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// learnFingerprints reads the fingerprints of a run once the handle has met a few absent keys that it had to
-// look for among cold records.
+// learnFingerprints counts the absent keys for which the handle has read cold records, and reads the run's
+// fingerprints after absentReadsBefore of them.
 func (s *engine) learnFingerprints(ctx context.Context, r *cachedRun, c *moveList, asked []runstore.RecordKey) error {
 	if c == nil || r.fingerprints.of == c.id() {
 		return nil
@@ -73,7 +74,7 @@ func (s *engine) learnFingerprints(ctx context.Context, r *cachedRun, c *moveLis
 	return s.loadFingerprints(ctx, r, c)
 }
 
-// loadFingerprints reads the fingerprints of a run, if the rows of all listed moves are there.
+// loadFingerprints reads the fingerprints of a run. It ignores them if the row of a listed move is missing.
 func (s *engine) loadFingerprints(ctx context.Context, r *cachedRun, c *moveList) error {
 	var all []uint32
 	moves := 0
@@ -99,7 +100,7 @@ func (s *engine) loadFingerprints(ctx context.Context, r *cachedRun, c *moveList
 	return nil
 }
 
-// setFingerprints has a handle keep the fingerprints of a run in mind.
+// setFingerprints remembers the fingerprints of a run.
 func (rs *runCache) setFingerprints(r *cachedRun, p fingerprints) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()

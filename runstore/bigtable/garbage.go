@@ -11,39 +11,38 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// garbageQueue collects the keys of rows that nothing names any more, and deletes them in the
-// background, many in one request. What a crash or Close leaves is found again: entries
-// of indexes by the scans that meet them, the rest by way of the run's mark.
+// garbageQueue deletes rows that no run names any more, in the background, many in one request. A crash or
+// Close loses what is queued. Scans of queues find the index entries again, and the orphan scan finds the
+// other rows by the run's mark.
 type garbageQueue struct {
-	store   *engine
+	store *engine
+	wake  wakeSignal
+
 	mu      sync.Mutex
-	orphans []string      // of rows that no head can name
-	ready   []garbageRows // of rows that heads do not name any more
-	waiting []garbageRows // entries of indexes and segments of the feed, the oldest first
-	wake    chan struct{}
-	done    chan struct{}
+	ready   []garbageRows // no reader needs them
+	waiting []garbageRows // index entries and pages of the feed's log, which readers may still need; the oldest first
 }
 
-// garbageRows is rows that a head, as it was at a time, does not name any more.
+// garbageRows are rows that a head, as observed, does not name any more, or that no head can name.
 type garbageRows struct {
 	observation
-	since localclock.Reading // when it began to age
+	since localclock.Reading // when they began to wait for readerGrace
 	keys  []string
 	moves []entryMove // entries of runnable runs
 }
 
-// observation says when a run's head was as it was found, in which epoch. A process that is suspended before it
-// deletes what that head does not name may wake after a failover, or a restore, to a head that does.
+// observation is the time and the epoch at which a run's head was found. A process that is suspended before
+// it deletes what that head does not name may wake after a failover, or a restore, to a head that names it.
 type observation struct {
-	at    localclock.Reading // zero: it does not matter
+	at    localclock.Reading // zero for rows that no head can name
 	epoch int64
 }
 
-// observationTTL is how long after it was found garbage is deleted without another look at the epoch: several
-// times wasteEvery.
+// observationTTL is how long garbage is deleted without another look at the epoch. 2 s: several times
+// garbageDelay.
 const observationTTL = 2 * time.Second
 
-// observe returns the present moment.
+// observe returns the present time and epoch.
 func (s *engine) observe() observation {
 	x := observation{at: s.clock.local.Read()}
 	if now := s.currentEpoch(); now != nil {
@@ -52,16 +51,16 @@ func (s *engine) observe() observation {
 	return x
 }
 
-// isStale reports whether the process may have been suspended since. Where its monotonic clock stands
-// still meanwhile, the wall clock tells.
+// isStale reports whether the process may have been suspended since an observation. The monotonic clock of
+// some machines stands still while they are suspended, so isStale reads the wall clock, too.
 func (s *engine) isStale(x observation) bool {
 	now := s.clock.local.Read()
 	return !x.at.IsZero() && (now.Sub(x.at) > observationTTL || now.Wall().Sub(x.at.Wall()) > observationTTL)
 }
 
-// ofCurrentEpoch returns the garbage that is of the store's epoch, and leaves garbage of earlier epochs to
-// the passes. It reads the epoch if the process may have been suspended since the garbage was found, and
-// again if it may have been suspended during that read.
+// ofCurrentEpoch returns the garbage that was observed in the store's epoch, and leaves garbage of earlier
+// epochs to the orphan scan. It reads the epoch if an observation is stale, and again if the process may have
+// been suspended during that read.
 func (s *engine) ofCurrentEpoch(ctx context.Context, all []garbageRows) ([]garbageRows, error) {
 	for range maxEpochReads {
 		if !slices.ContainsFunc(all, func(g garbageRows) bool { return s.isStale(g.observation) }) {
@@ -81,30 +80,36 @@ func (s *engine) ofCurrentEpoch(ctx context.Context, all []garbageRows) ([]garba
 			}
 		}
 	}
-	return nil, outcome.Unavailable(errSlowEpochReads)
+	all = slices.DeleteFunc(all, func(g garbageRows) bool { return !g.at.IsZero() })
+	return all, outcome.Unavailable(errSlowEpochReads)
 }
 
-// maxEpochReads bounds the reads of the epoch before a deletion: a server that takes longer than trustFor for
-// each read would keep ofThisEpoch for ever.
+// maxEpochReads bounds the reads of the epoch before a deletion. If the server takes longer than
+// observationTTL for each read, ofCurrentEpoch would not return otherwise.
 const maxEpochReads = 3
 
 var errSlowEpochReads = errors.New("bigtable: each read of the epoch took too long to delete rows after it")
 
-// maxGarbage bounds what is kept in mind.
+// maxGarbage bounds each of the queue's lists. What is left out is found as after a crash.
 const maxGarbage = 100_000
 
-// garbageDelay is how long deletions wait for company.
+// garbageDelay is how long a deletion waits for others that share its request.
 const garbageDelay = 200 * time.Millisecond
 
-// A scan that is under way may still need an entry that became untrue: where it has seen a
-// record's new place it may rely on finding it by its old one. Likewise a reader of the feed may
-// still look for the segments of a block that was compacted. A scan takes less time than they stay.
+// A scan under way may still need an index entry that has become stale: if it has seen a record's new entry
+// out of its range, it relies on the old one. A reader of the feed may still look for the pages of a block
+// that was compacted. So such rows stay for readerGrace, twice the longest scan.
 const (
 	maxScanTime = 10 * time.Second
 	readerGrace = 2 * maxScanTime
 )
 
-// deleteLater takes over the rows that nothing names after a change that was made.
+func newGarbageQueue(s *engine) *garbageQueue {
+	return &garbageQueue{store: s, wake: newWakeSignal()}
+}
+
+// deleteLater queues the rows that nothing names after a change: index entries and pages of the feed's log
+// wait for readerGrace first.
 func (w *garbageQueue) deleteLater(when observation, keys []string) {
 	var entries, others []string
 	for _, k := range keys {
@@ -125,20 +130,23 @@ func (w *garbageQueue) deleteLater(when observation, keys []string) {
 	}
 }
 
-// deleteSoon takes over garbage that no reader needs.
+// deleteOrphans queues rows that no head can name, in any epoch.
+func (w *garbageQueue) deleteOrphans(keys ...string) { w.deleteSoon(garbageRows{keys: keys}) }
+
+// deleteSoon queues garbage that no reader needs.
 func (w *garbageQueue) deleteSoon(g garbageRows) {
 	if len(g.keys) == 0 && len(g.moves) == 0 {
 		return
 	}
 	w.mu.Lock()
-	if len(w.ready) < maxGarbage { // what is left out is found again
+	if len(w.ready) < maxGarbage {
 		w.ready = append(w.ready, g)
 	}
 	w.mu.Unlock()
-	w.wakeUp()
+	w.wake.send()
 }
 
-// expireGrace moves the entries that are old enough to those that are deleted.
+// expireGrace makes the rows ready that have waited for readerGrace.
 func (w *garbageQueue) expireGrace() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,66 +158,37 @@ func (w *garbageQueue) expireGrace() {
 	w.waiting = slices.Clone(w.waiting[n:])
 }
 
-func newGarbageQueue(s *engine) *garbageQueue {
-	return &garbageQueue{store: s, wake: make(chan struct{}, 1), done: make(chan struct{})}
-}
-
-func (w *garbageQueue) addOrphans(keys ...string) {
-	if len(keys) == 0 {
-		return
-	}
-	w.mu.Lock()
-	if len(w.orphans) < maxGarbage {
-		w.orphans = append(w.orphans, keys...)
-	}
-	w.mu.Unlock()
-	w.wakeUp()
-}
-
-// wakeUp has the garbage deleted soon.
-func (w *garbageQueue) wakeUp() {
-	select {
-	case w.wake <- struct{}{}:
-	default: // one is pending already
-	}
-}
-
-func (w *garbageQueue) close() { close(w.done) }
-
+// work runs until the handle is closed.
 func (w *garbageQueue) work() {
-	ripe := time.NewTicker(readerGrace / 8)
-	defer ripe.Stop()
+	expiry := time.NewTicker(readerGrace / 8)
+	defer expiry.Stop()
 	for {
 		select {
-		case <-ripe.C:
+		case <-expiry.C:
 			w.expireGrace()
 		case <-w.wake:
-		case <-w.done:
+		case <-w.store.draining:
 			ctx, cancel := context.WithTimeout(w.store.stopped, w.store.closeGrace)
 			defer cancel()
 			w.deleteReady(ctx)
 			return
 		}
-		timer := time.NewTimer(garbageDelay)
-		select {
-		case <-timer.C:
-		case <-w.done:
-			timer.Stop()
-		}
+		pause(w.store.draining, garbageDelay)
 		w.deleteReady(w.store.stopped)
 	}
 }
 
-// deleteReady deletes what has come together. What cannot be deleted is left to the passes.
+// deleteReady deletes the rows that are ready. What it cannot delete is found as after a crash.
 func (w *garbageQueue) deleteReady(ctx context.Context) {
 	w.mu.Lock()
-	keys, found := w.orphans, w.ready
-	w.orphans, w.ready = nil, nil
+	found := w.ready
+	w.ready = nil
 	w.mu.Unlock()
 	found, err := w.store.ofCurrentEpoch(ctx, found)
 	if err != nil && ctx.Err() == nil {
-		w.store.opts.Logger.Warn("bigtable: the epoch could not be read before a deletion, which is left to the passes", "error", err)
+		w.store.opts.Logger.Warn("bigtable: the epoch could not be read before a deletion, which is left to the orphan scan", "error", err)
 	}
+	var keys []string
 	var moves []entryMove
 	for _, g := range found {
 		keys, moves = append(keys, g.keys...), append(moves, g.moves...)
@@ -224,7 +203,7 @@ func (w *garbageQueue) deleteReady(ctx context.Context) {
 	}
 }
 
-// moveEntries writes entries at their new places, and returns the keys of those that they replace.
+// moveEntries writes entries at their new times and returns the keys of those that they replace.
 func (w *garbageQueue) moveEntries(ctx context.Context, moves []entryMove) (replaced []string) {
 	all := make([]mutation, len(moves))
 	for i, m := range moves {
@@ -242,5 +221,5 @@ func (w *garbageQueue) moveEntries(ctx context.Context, moves []entryMove) (repl
 	return replaced
 }
 
-// closeGrace bounds what is finished when a handle is closed.
+// closeGrace bounds the background work that Close waits for.
 const closeGrace = 3 * time.Second

@@ -10,46 +10,47 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// highWater is what a run's row records about the feed: how many of the run's events the feed has. Only
-// the log records at which position.
+// highWater is a run's high-water mark in the feed: up to which event the feed has the run's journal.
+// The run's row records it; only the log records the positions of the events.
 type highWater struct {
 	through int64              // the seq of the last event that the feed has
 	at      bigtable.Timestamp // of the cell with that seq
-	// steps are how far the feed had the events at earlier segments. Only a failover that lost
-	// the end of the log needs them; see engine.survived.
+	// steps are earlier high-water marks. Only a failover that lost the end of the log needs them; see
+	// engine.survivingEvents.
 	steps []step
-	old   []string // columns that are not needed any more
+	old   []string // columns of steps that are not needed any more
 }
 
-// step records that the feed has a run's events up to a seq if its log has a segment.
+// step is the high-water mark of a log that ends with a given page.
 type step struct {
 	number, through int64
 	column          string
 }
 
 const (
-	// pagesPerStep is how many segments share a step: the row keeps that of the newest.
+	// pagesPerStep is how many pages share a step, which is that of the newest of them. 4096: a step
+	// costs the row some 50 bytes.
 	pagesPerStep = 1 << 12
-	// stepsKept is how many steps a row keeps when it is sealed: those of 65,536 segments, or of
-	// minutes of the busiest log.
+	// stepsKept is how many steps a row keeps when it is sealed: those of 65,536 pages, which the
+	// busiest log takes minutes for.
 	stepsKept = hintMargin / pagesPerStep
 )
 
-// The columns of the feed's family. The timestamp of their cells is the number of a segment, so
-// the cell of an older segment never hides that of a newer one. Programs before the second edition
-// wrote extents: columns of the prefix "p" that said where in the feed some events are.
+// The columns of the feed's family. The timestamp of their cells is the number of a page, so the cell of
+// an older page never hides that of a newer one. Early programs wrote extents instead: columns with the
+// prefix "p" that said where in the feed some events are.
 func columnThrough(generation int64) string { return "t" + be64(generation) }
 
-// columnPaged records the same as columnThrough, for segments that were pages. A program of format 4 writes
-// only columnThrough, and for a page it records what the page was created with, perhaps after this program
-// has recorded the whole page. Such a program refuses a row with this column, so segments that may have
+// columnPaged records the same as columnThrough, for pages that were open. A program of format 4 writes
+// only columnThrough, and for such a page it records what the page was created with, perhaps after this
+// program has recorded all of it. Such a program refuses a row with this column, so pages that may have
 // events of runs of format 4 do not set it.
 func columnPaged(generation int64) string { return "u" + be64(generation) }
 func columnStep(generation, number int64) string {
 	return columnThrough(generation) + be64(number/pagesPerStep)
 }
 
-// highWater decodes what the row records about the feed.
+// highWater decodes the run's high-water mark in the feed.
 func (r *row) highWater() (*highWater, error) {
 	x, generation := &highWater{}, be64(r.head.Generation)
 	for _, item := range r.cells[familyFeed] {
@@ -75,9 +76,9 @@ func (r *row) highWater() (*highWater, error) {
 
 var errHighWater = corrupt(errors.New("a cell of the feed's family that this program did not write"))
 
-// propagate adds a segment's ranges to the changes of its runs' rows, by their keys. Handles may write the
-// changes more than once, and late. So the segment must not be an open page: a late write of what the page
-// named earlier would replace what the page names now.
+// propagate adds the high-water marks that a page yields to the changes of its runs' rows. Handles may
+// write the changes more than once, and late. So the page must not be open: a late write of what the
+// page named earlier would replace what the page names now.
 func (g *feedPage) propagate(rows map[string]mutation) {
 	for _, r := range g.Ranges {
 		key := runKey(runstore.RunID(r.Run))

@@ -15,18 +15,17 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// A place in a queue is a row of its own, written before the commit that needs it. So
-// it says only that a record may stand there: a scan looks at the record, or at the run's
-// head, and takes the entry as true if that names the very write which made the entry.
-// An entry that its run does not name, of a revision that the run has left behind, can
-// never become true, and is deleted.
+// An index entry is a row of its own, written before the commit that needs it. So it is only a
+// candidate: a scan verifies it by the record, or by the run's head. An entry is true if that names the
+// write that made the entry. An entry that its run does not name, of a revision that the run has passed,
+// can never become true and is deleted.
 
-// perShard is how many entries a scan reads more of each shard than a page has, for
-// those that are not true.
+// perShard is how many entries a scan reads beyond a page, of each shard: room for candidates that are
+// not true.
 const perShard = 16
 
-// maxEach bounds how many entries one request reads of a shard. A scan that meets many which are
-// not true reads ever more.
+// maxEach bounds how many entries one request reads of a shard. A scan that finds many candidates that
+// are not true doubles its requests up to this.
 const maxEach = 1024
 
 // ScanIndex implements adapter.Core: one read of the entries, and one of their runs, which verifies
@@ -55,9 +54,8 @@ func (s *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 	})
 }
 
-// scan returns a page of the entries behind a cursor from q.From until a time, both
-// inclusive. The bounds are bounds of the range of keys that is read: entries beside them
-// cost nothing.
+// scan returns a page of the entries after a cursor, from q.From until a time, both inclusive. They are
+// bounds of the range of keys that is read, so entries out of them cost nothing.
 func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string, until int64) ([]runstore.IndexEntry, error) {
 	prefix := escape(string(q.Index))
 	low, high := prefix+be64(firstMicros(q.From)), prefix+be64(until+1)
@@ -72,7 +70,7 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 		owned: map[runstore.RunID]bool{}, takenBy: map[runstore.RunID]indexEntry{}, met: map[string]bool{}, chunk: min(maxVerified, q.Limit+perShard),
 	}
 	began, each := s.clock.local.Read(), 0
-	slow := func() bool { return s.clock.local.Since(began) > s.maxScanTime } // entries that it relies on may have been deleted
+	slow := func() bool { return s.clock.local.Since(began) > s.maxScanTime } // entries that the scan relies on may have been deleted
 	for low < high && !slow() {
 		page, more, err := s.candidates(ctx, q, low, high, each)
 		if err != nil {
@@ -98,17 +96,17 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 	if err := v.lookBack(ctx); err != nil && !slow() {
 		return nil, err
 	}
-	err := v.repair(ctx) // also if it was slow: the next scan meets less
+	err := v.repair(ctx) // also if the scan was slow: the next one finds fewer stale entries
 	if err == nil && slow() {
 		err = outcome.Unavailable(errSlowScan)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if v.unverified { // between what was verified and what moved behind it something may stand
+	if v.unverified { // there may be entries between the last verified one and entries that moved behind it
 		v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { return v.before(v.verifiedTo, v.orders[e.Cursor]) })
 	}
-	slices.SortStableFunc(v.entries, func(a, b runstore.IndexEntry) int { // those that moved came in late
+	slices.SortStableFunc(v.entries, func(a, b runstore.IndexEntry) int { // entries that moved were taken late
 		x, y := v.orders[a.Cursor], v.orders[b.Cursor]
 		switch {
 		case x == y:
@@ -134,35 +132,35 @@ func firstMicros(t time.Time) int64 {
 
 var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; the next one meets fewer entries that are not true", maxScanTime)
 
-// verifier collects the entries of a page that are true.
+// verifier collects the true entries of a page, and plans repairs of stale ones.
 type verifier struct {
 	store      *engine
-	observed   observation // it began
+	observed   observation // when the scan began
 	query      runstore.IndexQuery
-	owned      map[runstore.RunID]bool       // runs whose own rows in IndexRunnable were met
-	takenBy    map[runstore.RunID]indexEntry // by which row of IndexRunnable runs were taken
-	met        map[string]bool               // rows of IndexRunnable that were read
+	owned      map[runstore.RunID]bool       // runs whose own entries in IndexRunnable were read
+	takenBy    map[runstore.RunID]indexEntry // the entries in IndexRunnable by which runs were taken
+	met        map[string]bool               // entries in IndexRunnable that were read, by sort key
 	moves      []entryMove
 	strays     []strayEntry
-	chunk      int    // how many the next request verifies at most
-	low        string // the range of the scan: above low and below high
+	chunk      int    // how many entries the next request verifies at most
+	low        string // the range of the scan, in sort keys: above low and below high
 	high       string
-	seen       map[string]bool // entries that were looked at
+	seen       map[string]bool // entries that were verified, by sort key
 	entries    []runstore.IndexEntry
-	orders     map[runstore.Cursor]string // of the entries
+	orders     map[runstore.Cursor]string // the sort keys of entries
 	size       int
-	dead       []string
-	verifiedTo string // all before it was verified…
-	unverified bool   // …and something behind it was not
+	dead       []string // keys of entries to delete
+	verifiedTo string   // the sort key up to which all entries are verified…
+	unverified bool     // …if entries behind it are not
 	rechecks   map[entryOwner]int
-	horizon    string // of the page that is verified: nothing behind it is known; empty: all is
+	horizon    string // the last sort key of the candidates that were read, or empty if all were
 }
 
 func (v *verifier) full() bool {
 	return len(v.entries) >= v.query.Limit || v.size > runstore.MaxPageBytes
 }
 
-// before reports whether order a comes before order b in the direction of the scan.
+// before reports whether the sort key a comes before b in the direction of the scan.
 func (v *verifier) before(a, b string) bool {
 	if v.query.Newest {
 		return a > b
@@ -181,16 +179,16 @@ func (v *verifier) compare(a, b indexEntry) int {
 	}
 }
 
-// maxRechecks is how often a record that moves on while it is verified is verified again.
-// After that what was read is taken: it was true then.
+// maxRechecks is how often a record is verified again that moves while it is verified. After that the
+// scan takes what it has read, which was true then.
 const maxRechecks = 2
 
 // maxVerified bounds how many runs one request verifies.
 const maxVerified = 256
 
-// verify takes the true entries of a page, and those that have come to stand in its
-// range since it was read in the place of another: a record that moves about within a
-// queue is found, whenever it moves.
+// verify takes the true entries of a page. If a candidate is stale because its record has moved within
+// the range of the page, verify takes the present entry of the record: so a record that moves within an
+// index is found, whenever it moves.
 func (v *verifier) verify(ctx context.Context, page []indexEntry, horizon string) error {
 	v.horizon = horizon
 	if v.query.Index == runstore.IndexRunnable {
@@ -227,7 +225,7 @@ func (v *verifier) verify(ctx context.Context, page []indexEntry, horizon string
 	return nil
 }
 
-// recordKey is the key of the record that a reader of the entry gets.
+// recordKey returns the key of the record that a reader of the entry gets.
 func (p indexEntry) recordKey() runstore.RecordKey {
 	if p.isRun() {
 		return runstore.SummaryKey
@@ -235,12 +233,12 @@ func (p indexEntry) recordKey() runstore.RecordKey {
 	return p.key
 }
 
-// isRun reports whether it is a run that stands there, not a record.
+// isRun reports whether it is the entry of a run, not of a record.
 func (p indexEntry) isRun() bool {
 	return p.index == string(runstore.IndexRuns) || p.index == string(runstore.IndexRunnable)
 }
 
-// entryOwner is what stands at a place: a record of a run, or a run.
+// entryOwner is what an entry belongs to: a record of a run, or a run.
 type entryOwner struct {
 	run runstore.RunID
 	key runstore.RecordKey
@@ -248,8 +246,8 @@ type entryOwner struct {
 
 func (p indexEntry) owner() entryOwner { return entryOwner{p.run, p.key} }
 
-// entryState is what an entry leads to: where the record or the run stands now, and what
-// the caller gets of it. The packs have the values that are not in the run's row.
+// entryState is the present state of an entry's owner: its entries in the same index, and what the
+// caller gets of it. The packs have the values that are not in the run's row.
 type entryState struct {
 	entries     []indexEntry
 	record      runstore.Record
@@ -258,8 +256,8 @@ type entryState struct {
 	summaryPack *packed
 }
 
-// verifySome verifies entries with one request. It returns those that it came upon and
-// that belong behind the last of these.
+// verifySome verifies entries with one request. It returns the present entries of their owners that
+// belong behind the last of the page.
 func (v *verifier) verifySome(ctx context.Context, page []indexEntry, records map[runstore.RecordKey]bool) (moved []indexEntry, err error) {
 	filters := []bigtable.Filter{wholeFamily(familyHead)}
 	for k := range records {
@@ -292,7 +290,7 @@ func (v *verifier) verifySome(ctx context.Context, page []indexEntry, records ma
 	for _, p := range page {
 		r := runs[p.run]
 		if r == nil || r.stored == nil {
-			continue // its creation may be under way
+			continue // the creation of the run may be under way
 		}
 		now, err := p.state(r, v.query.Heads)
 		if err != nil {
@@ -329,7 +327,7 @@ func (v *verifier) verifySome(ctx context.Context, page []indexEntry, records ma
 		v.rechecks[c]++
 	}
 	slices.SortFunc(taken, func(a, b truth) int { return v.compare(a.indexEntry, b.indexEntry) })
-	v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { // those that have moved on meanwhile
+	v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { // entries that have moved meanwhile
 		was, _ := parseIndexEntry(v.orders[e.Cursor])
 		return slices.ContainsFunc(taken, func(now truth) bool { return now.run == e.Run && now.key == was.key && now.rev != was.rev })
 	})
@@ -343,8 +341,8 @@ func (v *verifier) verifySome(ctx context.Context, page []indexEntry, records ma
 	return moved, v.store.fetchValues(ctx, wanted)
 }
 
-// state returns where what the entry leads to stands now in its index. The entry of a
-// record has its run's head only if heads are wanted.
+// state returns the present state of the entry's owner. It has the run's head only if the entry is of a
+// run, or heads is set.
 func (p indexEntry) state(r *row, heads bool) (now entryState, err error) {
 	if !r.exists() {
 		return now, nil
@@ -383,7 +381,7 @@ func (p indexEntry) state(r *row, heads bool) (now entryState, err error) {
 	return now, nil
 }
 
-// take adds an entry to the page, and returns the values that it needs.
+// take adds an entry to the page, and returns the values that have to be fetched for it.
 func (v *verifier) take(p indexEntry, now entryState) (wanted []wantedValue) {
 	i := len(v.entries)
 	cursor := encodeCursor(p)

@@ -10,13 +10,14 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// CreateRun implements adapter.Core: one read, the entries of the run, and one conditional mutation.
+// CreateRun implements adapter.Core: one read, one write of the run's mark and index entries, and one
+// conditional mutation.
 func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
 	n := needs{fresh: true, epoch: true, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey)}
 	n.replays = spec.Lease != nil && !spec.Writes.IsZero()
 	existed := false
 	e, err := s.write(ctx, spec.ID, n, func(r *cachedRun, now time.Time) (*edit, error) {
-		created = runstore.Created{} // whatever was decided before
+		created = runstore.Created{} // drop an earlier decision
 		if existed = r.exists(); existed {
 			h := r.head.rules(r.id, r.beat)
 			created.Run = h.Run
@@ -42,7 +43,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 		} else {
 			e.rows = append(e.rows, put(h.runsEntry(r.id).rowKey(), "", nil))
 		}
-		if h.MarkRev == 0 { // a purged run has one until it was cleared away
+		if h.MarkRev == 0 { // a purged run has one until the orphan scan has deleted its rows
 			e.setMark()
 		}
 		if spec.Lease == nil {
@@ -52,7 +53,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 				return nil, err
 			}
 		} else {
-			before := h.rules(r.id, 0) // of a purged run, or of none
+			before := h.rules(r.id, 0) // of a purged run, or of a run that never existed
 			before.Former = r.former
 			if err := before.NewGrant(spec.Lease.Grant); err != nil {
 				return nil, err
@@ -102,8 +103,8 @@ func (e *edit) summary(w runstore.RecordWrite) *recordMeta {
 	return e.records[w.Key]
 }
 
-// AcquireLease implements adapter.Core: one read and one conditional mutation. The server's clock is
-// asked between them where the expiry of the current grant decides (expiryDecides).
+// AcquireLease implements adapter.Core: one read and one conditional mutation. It reads the server's clock
+// between them if the expiry of the current grant decides (expiryDecides).
 func (s *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
 	guards := runstore.GuardsOf(req.Guards...)
 	n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes)}
@@ -132,8 +133,8 @@ func (s *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 }
 
 // repeatedGrant returns the result of a request that was granted before. ok is true if the grant is
-// current or its result is remembered. Results are read only for requests with writes, because no
-// others are remembered.
+// current or its result is remembered. Only results of requests with writes are remembered, so the
+// others need no read of the results.
 func (r *cachedRun) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
 	var first *rules.FirstResult
 	if remembered, ok := r.results[rules.GrantResult(spec.Grant)]; ok {
@@ -144,10 +145,9 @@ func (r *cachedRun) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (grante
 	return h.RepeatedGrant(spec, first)
 }
 
-// expiryDecides returns the needs.clock of a request for the lease under grant. With the
-// holder's consent the expiry matters only if the lease is strict: the request is judged
-// as a commit under that fence. Without it the expiry matters unless the lease is live
-// beyond doubt.
+// expiryDecides returns the needs.clock of a request for the lease under grant. With the holder's
+// consent, its fence, the expiry decides only if the lease is strict: then the request is judged like a
+// commit under that fence. Without consent the expiry decides unless the lease is certainly live.
 func (s *engine) expiryDecides(grant runstore.GrantID, consent runstore.Fence) func(r *cachedRun) bool {
 	return func(r *cachedRun) bool {
 		switch {
@@ -161,15 +161,15 @@ func (s *engine) expiryDecides(grant runstore.GrantID, consent runstore.Fence) f
 	}
 }
 
-// RenewLease implements adapter.Core: one conditional mutation. The server's clock is asked before it
-// where an expiry or the holder's bound decides (stallDecides), and the rows of writes go ahead of it
-// as in [engine.Commit].
+// RenewLease implements adapter.Core: one conditional mutation. It reads the server's clock first if an
+// expiry or the holder's MaxStall decides (stallDecides), and writes the rows of index entries and large
+// values first, as [engine.Commit] does.
 func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
 	n := needs{clock: s.stallDecides(req), strict: true, results: req.ID != "", events: len(req.Writes.Events) > 0}
 	n.keys = keysOf(runstore.Guards{}, req.Writes)
 	_, err = s.write(ctx, f.Run(), n, func(r *cachedRun, now time.Time) (*edit, error) {
-		renewed = runstore.Renewed{} // whatever was decided before
+		renewed = runstore.Renewed{} // drop an earlier decision
 		if !r.exists() {
 			return nil, runstore.ErrNotFound
 		}
@@ -201,8 +201,8 @@ func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 	return renewed, err
 }
 
-// stallDecides returns the needs.clock of a renewal. The clock matters if the lease is
-// strict, and if it may be longer ago than the holder's bound allows that it made progress.
+// stallDecides returns the needs.clock of a renewal. The clock decides if the lease is strict, and if the
+// holder's last progress may be longer ago than MaxStall.
 func (s *engine) stallDecides(req runstore.RenewRequest) func(r *cachedRun) bool {
 	return func(r *cachedRun) bool {
 		h := &r.head

@@ -13,39 +13,39 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// A move copies the records of a run that were changed longest ago into rows of their own, and then
-// makes one conditional mutation of the run's row: it lists the move and removes their cells. It holds
-// the run's lane, so it never races with a write of the same handle. If another handle writes first,
-// nothing counts of what was copied, and the rows are deleted; after a crash the pass over the run's mark
-// deletes them.
+// A move evicts the records of a run that were changed longest ago: it copies each into a row, and then
+// one conditional mutation of the run's row lists the move and removes their cells. It holds the run's
+// lock, so it never races with a write of the same handle. If another handle writes first, none of the
+// rows counts, and they are deleted; after a crash the orphan scan deletes them.
 //
-// A rewriting drops what moves leave in the end: tombstones, and a list of moves that is long. It copies
-// page after page of cold rows under a new move each, and the list says how far it has come, so it
-// is resumed after a crash. Every step is a move of its own, and a write of the run comes between two.
+// A rewriting is the compaction of cold rows: it drops tombstones and shortens the list of moves. It
+// copies page after page of cold rows, each under a new move, and the list has its cursor, so it is
+// resumed after a crash. Writes of the run may come between two steps.
 
 // Bounds of the records in a run's row.
 const (
-	// hotBytes is how much of a row its records take before some leave it: less than a handle reads
-	// at once (maxLoaded). A third stays, of those changed last.
+	// hotBytes is how many bytes of records a row has before some leave it. 192 KiB: less than load
+	// reads at once (maxLoaded). A third stays, the records that were changed last.
 	hotBytes = 192 << 10
-	// rewriteRows is how many rows one step of a rewriting copies, rewriteBytes how much about.
+	// rewriteRows is how many rows one step of a rewriting copies at most, and rewriteBytes after
+	// how many bytes it ends.
 	rewriteRows  = 1000
 	rewriteBytes = 1 << 20
-	// maxMoves is how many moves a list has before it is rewritten, 16 bytes each.
+	// maxMoves is how many moves a list has before the cold rows are rewritten. 2048: 32 KiB of the row.
 	maxMoves = 2048
-	// maxTombstones is how many tombstones cold rows have before they are rewritten, unless more than
-	// half of the rows are records.
+	// maxTombstones is how many tombstones there are before the cold rows are rewritten, unless they
+	// are fewer than half of the rows.
 	maxTombstones = 1000
 )
 
-// needsMove reports whether records should leave the run's row. After a move that left much, because it has
-// places or keeps room, the next waits for as much as a move usually takes.
+// needsMove reports whether records should leave the run's row. If the last move had to leave many
+// records, the next one waits until the row has grown by as much as a move usually removes.
 func (s *engine) needsMove(r *cachedRun) bool {
 	return r.exists() && r.head.RecordBytes > max(s.hotBytes, r.keptBytes+s.hotBytes*2/3)
 }
 
-// moveInBackground moves records of a run that is heavy, in the background, and rewrites cold rows if that is
-// due. One such call at a time is enough.
+// moveInBackground moves records of a run that needsMove reports, and rewrites cold rows if that is due.
+// It does nothing while another call for the run is at work.
 func (s *engine) moveInBackground(r *cachedRun) {
 	if !s.needsMove(r) || !r.moving.CompareAndSwap(false, true) {
 		return
@@ -61,7 +61,7 @@ func (s *engine) moveInBackground(r *cachedRun) {
 	})
 }
 
-// withLock calls f with the lane of a run.
+// withLock calls f with the lock of a run.
 func (s *engine) withLock(ctx context.Context, id runstore.RunID, f func(context.Context, *cachedRun, *outcome.Backoff) (bool, error)) (bool, error) {
 	r, err := s.runs.acquire(ctx, id)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *engine) withLock(ctx context.Context, id runstore.RunID, f func(context
 	return f(ctx, r, s.newBackoff())
 }
 
-// mover is a change of a run that moves records.
+// mover is an edit that moves records.
 type mover struct {
 	*edit
 	list         *moveList
@@ -79,8 +79,8 @@ type mover struct {
 	fingerprints []uint32
 }
 
-// moveNow moves records of a run before a write of it. If another handle wrote first, the handle knows the
-// run no more.
+// moveNow moves records of a run before a write of it. If another handle writes first, the caller has to
+// read the run again.
 func (s *engine) moveNow(ctx context.Context, r *cachedRun, t *outcome.Backoff) error {
 	_, err := s.moveRecords(ctx, r, t)
 	if err == nil && !r.known && !t.More(ctx) {
@@ -92,8 +92,8 @@ func (s *engine) moveNow(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 	return err
 }
 
-// newMover reads a run's row. It returns nil, and the handle knows the run no more, if there is no such
-// run, or the run is of an old epoch, which the next write raises.
+// newMover reads a run's row. It returns nil if there is no such run, or if the run is in an old epoch,
+// which the next write raises. Then the caller has to read the run again.
 func (s *engine) newMover(ctx context.Context, r *cachedRun) (*mover, *row, error) {
 	at, err := s.readRun(ctx, r.id, wholeFamily(familyRecords), moveListFilter())
 	if err != nil || !at.exists() || at.head.isOld(s.currentEpoch()) {
@@ -121,7 +121,7 @@ func (s *engine) newMover(ctx context.Context, r *cachedRun) (*mover, *row, erro
 	return m, at, nil
 }
 
-// add writes a record as a row.
+// add adds a record to the move.
 func (m *mover) add(key runstore.RecordKey, cell []byte, about *recordMeta) {
 	column := coldHere
 	if about.Pack != nil {
@@ -135,8 +135,8 @@ func (m *mover) add(key runstore.RecordKey, cell []byte, about *recordMeta) {
 	}
 }
 
-// moveRecords moves the records of a run that were changed longest ago, and reports whether cold rows are
-// to be rewritten.
+// moveRecords moves the records of a run that were changed longest ago, and reports whether the cold
+// rows should be rewritten.
 func (s *engine) moveRecords(ctx context.Context, r *cachedRun, t *outcome.Backoff) (rewrites bool, err error) {
 	m, at, err := s.newMover(ctx, r)
 	if err != nil || m == nil {
@@ -185,7 +185,7 @@ func (s *engine) moveRecords(ctx context.Context, r *cachedRun, t *outcome.Backo
 	return len(m.fingerprints) > 0 && (c.Start != 0 || c.Tombstones > s.maxTombstones && 2*c.Tombstones > c.Keys || len(c.moves) > maxMoves), nil
 }
 
-// rewrite makes one step of a rewriting, and reports whether it needs another.
+// rewrite performs one step of a rewriting, and reports whether it needs another.
 func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) (more bool, err error) {
 	m, at, err := s.newMover(ctx, r)
 	if err != nil || m == nil || len(m.list.moves) < 2 {
@@ -202,14 +202,14 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 		return false, err
 	}
 	if page.cut && page.through == "" {
-		return false, nil // only rows that do not count: the pass over the mark deletes them
+		return false, nil // only rows that do not count, which the orphan scan deletes
 	}
 	for _, one := range page.rows {
 		var about recordMeta
 		if _, err := decodeCell(one.cell, &about); err != nil {
 			return false, ofRun(r.id, err)
 		}
-		// A cell that hides the tombstone names it, so it stays.
+		// A tombstone stays while a cell in the run's row hides it: the cell names its move.
 		if about.Tombstone && cell(at.cells, familyRecords, string(one.key)) == nil {
 			c.Keys--
 			continue
@@ -233,8 +233,8 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 	return applied && page.cut, err
 }
 
-// makeMove writes the rows of a move, and then makes it. Nothing that a caller sees depends on the
-// move, so no error of it is an unknown outcome.
+// makeMove writes the rows of a move, and then applies it. No caller sees an effect of a move, so its
+// error is never ErrUnknownOutcome.
 func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcome.Backoff) (applied bool, err error) {
 	if m.head.MarkRev == 0 {
 		m.setMark()
@@ -242,7 +242,7 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 	m.rows = append(m.rows, putAt(fingerprintKey(r.id, m.list.generation, m.move), "", timestampOf(m.head.Stamp), encodeFingerprints(m.fingerprints)))
 	m.set(familyOther, columnCold, m.list.encode())
 	if err := s.writeAll(ctx, m.rows); err != nil {
-		s.garbage.addOrphans(m.orphans()...) // some of them may have been written
+		s.garbage.deleteOrphans(m.orphans()...) // some of them may have been written
 		return false, err
 	}
 	applied, _, err = s.swap(ctx, r, m.edit, t, nil)
@@ -250,21 +250,21 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 		var now *row
 		if now, err = s.readRun(ctx, r.id); err == nil {
 			if applied, err = m.isApplied(&now.head); err == nil && !applied {
-				s.garbage.addOrphans(m.orphans()...)
+				s.garbage.deleteOrphans(m.orphans()...)
 			}
 		}
 	}
 	if err != nil || !applied {
-		r.forget() // the rows of a move in doubt are left to the pass over the mark
+		r.forget() // if the outcome is unknown, the orphan scan decides on the rows
 		return false, asUnavailable(r.id, err)
 	}
 	before := r.head.moveListID()
 	if before.last == 0 {
-		before = r.fingerprints.of // of a run without cold records there are none
+		before = r.fingerprints.of // a run without cold records has none
 		s.runs.setFingerprints(r, fingerprints{of: before})
 	}
 	s.noteApplied(r, m.edit)
-	if !r.known { // others have written since
+	if !r.known { // other writes were applied after it
 		return true, nil
 	}
 	if s.moveLists.learn(r.id, m.list); r.fingerprints.of == before {
@@ -273,8 +273,8 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 	return true, nil
 }
 
-// asUnavailable returns err, of a move whose outcome may be unknown, as one that says that nothing was
-// applied of what a caller asked for.
+// asUnavailable converts the error of a move, whose outcome may be unknown, to one which says that
+// nothing of the caller's operation was applied.
 func asUnavailable(id runstore.RunID, err error) error {
 	var op *runstore.OpError
 	if err == nil || outcome.Definite(err) || !errors.As(outcome.Wrap("move records", id, err), &op) {
@@ -283,8 +283,8 @@ func asUnavailable(id runstore.RunID, err error) error {
 	return outcome.Unavailable(op.Cause)
 }
 
-// orphanColdRows returns rows of cold records that do not count, and never will: those of moves that failed,
-// those that later ones replaced, and those of lives that are over.
+// orphanColdRows calls dead with rows of cold records that do not count and never will: rows of moves
+// that failed, rows that later moves replaced, and rows of earlier generations.
 func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) error {
 	all := ownedKey(kindCold, id)
 	c, err := at.moveList()
@@ -320,8 +320,8 @@ func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row,
 	})
 }
 
-// coldPacks calls f for each cold record of a run that counts and whose value is in a pack. It returns
-// errMoved if a move was made meanwhile: f may have missed records that a rewriting copied.
+// coldPacks calls f for each cold record of a run that counts and has its value in a pack. It returns
+// errMoved if a move was applied meanwhile, because f may have missed records that a rewriting copied.
 func (s *engine) coldPacks(ctx context.Context, id runstore.RunID, at *row, f func(*recordMeta)) error {
 	c, err := at.moveList()
 	if err != nil || c == nil {
@@ -353,5 +353,5 @@ func (s *engine) coldPacks(ctx context.Context, id runstore.RunID, at *row, f fu
 	return err
 }
 
-// errMoved is met by a pass that read cold records while others were moved. The next pass begins anew.
-var errMoved = errors.New("bigtable: records of the run were moved while a pass looked at it")
+// errMoved ends an orphan scan of a run whose records were moved meanwhile. The next scan begins again.
+var errMoved = errors.New("bigtable: records of the run were moved while it was scanned for orphans")

@@ -12,39 +12,25 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A run that is written to has a mark, a row whose key leads to it: since its creation,
-// or since the write that found it without. Passes over the marks find what a crash has
-// left: events that the feed does not have, segments and packs of a run that was purged,
-// packs of writes that were never made. A mark goes when its run has been idle for a
-// while and nothing is left to do; the run's head says so first, so that the next write
-// sets it again. Passes leave a mark without a run to gc.go: its creation is under way, or was never
-// applied.
+// The orphan scan finds what a crash has left, by way of marks. A mark is a write-ahead intent: a row whose
+// key names a run, written before the run's creation, or before the first write that finds the run without a
+// mark. The scan of a run that has a mark finds events that the feed does not have, journal segments and
+// packs of a purged run, and packs of writes that were never applied.
+//
+// The scan deletes the mark of a run that has been idle for idleAfter and has nothing left to do. It records
+// that in the run's head first, so that the next write sets a mark again. It leaves a mark without a run to
+// gc.go: the creation is under way, or was never applied.
 
 const (
-	// orphanScanEvery is how often the handle that claimed a shard of the marks passes over it, on average.
-	// 4 s: the events of a handle that died reach the feed within seconds.
+	// orphanScanEvery is how often the handle that claimed a shard of the marks scans it, on
+	// average. 4 s: the events of a handle that died reach the feed within seconds.
 	orphanScanEvery = 4 * time.Second
-	// idleAfter is how long a run is idle before its mark goes.
+	// idleAfter is how long a run is idle before its mark is deleted. 10 min: a mark costs each scan
+	// a read of the run's head, and setting a new one costs the run's next write a request.
 	idleAfter = 10 * time.Minute
 )
 
-// inBackground does something in the background.
-func (s *engine) inBackground(f func(ctx context.Context) error) {
-	s.closeMu.Lock()
-	defer s.closeMu.Unlock()
-	if s.ended {
-		return
-	}
-	s.background.Go(func() {
-		ctx, cancel := context.WithTimeout(s.stopped, s.opts.RetryTimeout)
-		defer cancel()
-		if err := f(ctx); err != nil && s.stopped.Err() == nil {
-			s.opts.Logger.Warn("bigtable: work in the background failed", "error", err)
-		}
-	})
-}
-
-// orphanScan passes over the marks of the given shards, which are sorted.
+// orphanScan scans the marks of the given shards, which are sorted.
 func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 	for len(mine) > 0 {
 		n := 1
@@ -59,7 +45,7 @@ func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 			default:
 			}
 			if err := s.scanMarks(ctx, keys); err != nil && ctx.Err() == nil {
-				s.opts.Logger.Warn("bigtable: a pass over the marks met an error", "error", err)
+				s.opts.Logger.Warn("bigtable: the orphan scan of some marks failed", "error", err)
 			}
 			return nil
 		})
@@ -73,8 +59,7 @@ func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 
 var errStopped = errors.New("bigtable: the handle was closed")
 
-// scanMarks looks at the runs that marks lead to. An error about one does not keep it
-// from the others.
+// scanMarks visits the runs that marks name. After an error about one run it goes on with the next.
 func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 	marks := map[runstore.RunID][]mark{}
 	var rows []string
@@ -88,7 +73,7 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 		}
 		marks[m.run] = append(marks[m.run], m)
 	}
-	if _, err := s.readEpochs(ctx); err != nil { // it learns the newest
+	if _, err := s.readEpochs(ctx); err != nil { // it learns the newest epoch
 		return err
 	}
 	when := s.observe()
@@ -115,13 +100,13 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 		case !parsed.head.Purged && x.through < parsed.head.Seq && s.feed.mayLack(ctx, id, &parsed.head):
 			behind = append(behind, id)
 		}
-		if parsed.head.isOld(s.currentEpoch()) { // its creation was under way when the epoch was raised, or it came late
+		if parsed.head.isOld(s.currentEpoch()) { // its creation was under way when the epoch was raised, or a cell arrived late
 			old = append(old, id)
 		}
 		return nil
 	})
 	errs := []error{err, s.deleteDead(ctx, when, dead)}
-	for _, id := range old { // before its events go into the feed: compose leaves out runs that are old
+	for _, id := range old { // first, because compose leaves out runs that are old
 		errs = append(errs, s.unlessSkipped(id, s.endGrant(ctx, id)))
 	}
 	errs = append(errs, s.feed.publishAndRecord(ctx, behind...))
@@ -131,17 +116,16 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 	return errors.Join(errs...)
 }
 
-// isIdle reports whether a run needs no mark: it was purged, or nobody drives it and
-// the feed has all of its events.
+// isIdle reports whether a run needs no mark: it was purged, or it has no live lease, no recent write, and no
+// event that the feed does not have.
 func (s *engine) isIdle(id runstore.RunID, r *row, x *highWater) bool {
 	now, _ := s.clock.estimate()
 	return r.head.Purged || x.through >= r.head.Seq && now.Sub(runstore.FromMicros(r.head.Time)) > idleAfter &&
 		!r.head.rules(id, r.beat).Live(now)
 }
 
-// retireMark collects what is left of a run that is idle or was purged, and takes its mark.
-// First it makes a revision of its own: of every write before that it is certain
-// whether it was made.
+// retireMark deletes what is left of a run that is idle or was purged, and then the run's mark. It first
+// replaces the run's revision, so that each earlier write has either been applied or never will be.
 func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
 	when := s.observe()
 	found, err := s.readRun(ctx, id, wholeFamily(familyFeed))
@@ -158,7 +142,7 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
 	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords), moveListFilter()); err != nil || found.head.Rev != e.head.Rev {
 		return err
 	}
-	// Page by page: a pass that is cut goes on where it was, since the mark goes last.
+	// The mark is deleted last, so a scan that is interrupted begins again.
 	collect := func(keys []string) error { return s.deleteDead(ctx, when, keys) }
 	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
 		return collect(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !found.head.isOrphan(k) }))
@@ -186,9 +170,8 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
 	return collect([]string{m.key()})
 }
 
-// deleteDead deletes rows that a pass found dead in rows it read after the moment when. If the process
-// may have been suspended since, collect reads the epoch first: after a failover a run's head may
-// name the rows again.
+// deleteDead deletes rows that no run names, as observed at when or later. If the process may have been
+// suspended since, it reads the epoch first: after a failover a run's head may name the rows again.
 func (s *engine) deleteDead(ctx context.Context, when observation, keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -203,8 +186,8 @@ func (s *engine) deleteDead(ctx context.Context, when observation, keys []string
 	return s.writeAll(ctx, dead)
 }
 
-// checkEpoch returns errRaised if the epoch was raised after the moment when. It reads the epoch if the process
-// may have been suspended since then.
+// checkEpoch returns errRaised if the epoch was raised after when. It reads the epoch if the process may have
+// been suspended since then.
 func (s *engine) checkEpoch(ctx context.Context, when observation) error {
 	if still, err := s.ofCurrentEpoch(ctx, []garbageRows{{observation: when}}); err != nil || len(still) == 0 {
 		return cmp.Or(err, errRaised)
@@ -212,11 +195,10 @@ func (s *engine) checkEpoch(ctx context.Context, when observation) error {
 	return nil
 }
 
-// errRaised ends a pass over which the epoch was raised.
-var errRaised = errors.New("bigtable: the epoch was raised while a pass looked at a run")
+// errRaised ends a scan during which the epoch was raised.
+var errRaised = errors.New("bigtable: the epoch was raised while a run was scanned for orphans")
 
-// bumpRevision makes a revision that changes nothing that a reader sees, if the run is still at
-// rev.
+// bumpRevision replaces the run's revision, if it is still rev. Nothing that a reader sees changes.
 func (s *engine) bumpRevision(ctx context.Context, id runstore.RunID, rev int64, change func(h *head)) (*edit, error) {
 	return s.write(ctx, id, needs{}, func(r *cachedRun, now time.Time) (*edit, error) {
 		if r.stored == nil || r.head.Rev != rev {
@@ -229,8 +211,8 @@ func (s *engine) bumpRevision(ctx context.Context, id runstore.RunID, rev int64,
 	})
 }
 
-// orphanPacks returns the rows of packs that nothing names and nothing can name any
-// more: those of writes that were not made, and of records that were replaced.
+// orphanPacks returns the rows of packs that no head can name any more: those of writes that were not
+// applied, and of records that were replaced.
 func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row) (dead []string, err error) {
 	var keys []string
 	prefix := ownedKey(kindPack, id)
@@ -264,7 +246,7 @@ func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row)
 		rev, nonce, what, of := fromBE64(rest[:8]), uint64(fromBE64(rest[8:16])), rest[16:17], fromBE64(rest[17:25])
 		switch {
 		case rev > found.head.Rev:
-			// Its write may still be made.
+			// Its write may still be applied.
 		case found.head.Purged || rev < found.head.Generation:
 			dead = append(dead, key)
 		case what == "r":
@@ -299,7 +281,7 @@ func (s *engine) wroteEvent(ctx context.Context, id runstore.RunID, found *row, 
 	if err != nil {
 		return false, err
 	}
-	applied := (seq-1)/segmentSize < r.head.Sealed // sealed meanwhile: the next pass looks there
+	applied := (seq-1)/segmentSize < r.head.Sealed // sealed meanwhile: the next scan looks there
 	err = r.events(func(one journalEvent, _ []byte) error {
 		applied = applied || one.seq == seq && one.meta.Nonce == nonce
 		return nil

@@ -13,11 +13,11 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// rereads bounds the reads of an operation whose values are replaced while it reads them. A write has
-// made progress before each.
+// rereads bounds the reads of an operation whose values are replaced while it reads them. Before each
+// repeat a write has made progress.
 const rereads = 100
 
-// retryMissing repeats a read that returns errMissing: the value was replaced before it was fetched.
+// retryMissing repeats a read while it returns errMissing.
 func retryMissing[R any](f func() (R, error)) (found R, err error) {
 	for range rereads {
 		var missing errMissing
@@ -47,8 +47,7 @@ func (s *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, e
 	})
 }
 
-// public returns the run's head with its summary, and the pack that has the summary's
-// value, nil if the row has it.
+// public returns the run as callers see it, and the reference to the summary's value if that is in a pack.
 func (r *row) public(id runstore.RunID) (found runstore.Run, pack *packed, err error) {
 	found = r.head.rules(id, r.beat).Run
 	if summary := cell(r.cells, familyRecords, string(runstore.SummaryKey)); summary != nil {
@@ -88,7 +87,7 @@ func (s *engine) readRecords(ctx context.Context, id runstore.RunID, q runstore.
 		}
 		return s.pageOf(ctx, id, all, 0)
 	}
-	// A page may lose all of its rows to tombstones and to rows that do not count.
+	// All rows of a page may be tombstones or rows that do not count.
 	for limit, stamp := q.Limit, int64(0); ; {
 		r, colds, upTo, err := s.readPrefix(ctx, id, q, limit, stamp)
 		if err != nil {
@@ -109,16 +108,16 @@ func (s *engine) readRecords(ctx context.Context, id runstore.RunID, q runstore.
 	}
 }
 
-// readPrefix reads the cells of up to limit records behind q.After in the run's row, and as many cold ones. All
-// of either kind were met for the keys for which upTo is true. It leaves out the cells below a stamp before it
-// counts them.
+// readPrefix reads the cells of up to limit records after q.After in the run's row, and as many cold
+// ones. upTo reports for which keys it has read all of both kinds. It leaves out cells below a stamp
+// before it counts.
 func (s *engine) readPrefix(ctx context.Context, id runstore.RunID, q runstore.RecordQuery, limit int, stamp int64) (r *row, colds coldPage, upTo func(runstore.RecordKey) bool, err error) {
 	filters := []bigtable.Filter{moveListFilter()}
 	from := max(string(q.Prefix), string(q.After)+"\x00")
 	if q.After == "" {
 		from = string(q.Prefix)
 	}
-	// Behind them all there is none: the service refuses a range that ends before it begins.
+	// After the last key of the prefix there is nothing to read, and the service refuses an empty range.
 	if end := after(string(q.Prefix)); end == "" || from < end {
 		filters = append(filters, bigtable.ChainFilters(
 			sinceStamp(stamp, columns(familyRecords, from, end)), bigtable.LatestNFilter(1), bigtable.CellsPerRowLimitFilter(limit)))
@@ -140,7 +139,7 @@ func (s *engine) readPrefix(ctx context.Context, id runstore.RunID, q runstore.R
 	}, nil
 }
 
-// pageOf returns the first records of a page that ends by its size, and by a limit if that is not 0.
+// pageOf returns the first records, up to the size of a page, and up to limit unless that is 0.
 func (s *engine) pageOf(ctx context.Context, id runstore.RunID, all []mergedRecord, limit int) (records []runstore.Record, err error) {
 	var wanted []wantedValue
 	p := adapter.NewPage(limit)
@@ -173,7 +172,7 @@ func (s *engine) readJournal(ctx context.Context, id runstore.RunID, from int64,
 		return nil, runstore.ErrNotFound
 	}
 	p := &eventPage{id: id, Page: adapter.NewPage(limit)}
-	// Segments are immutable, so it does not matter that they are read later.
+	// Segments are immutable, so it does not matter that they are read after the row.
 	for number := (from - 1) / segmentSize; number < r.head.Sealed && !p.full; {
 		var keys []string
 		for size := 0; number < r.head.Sealed && size < limit-len(p.events)+segmentSize; number++ {
@@ -208,7 +207,7 @@ func (s *engine) readJournal(ctx context.Context, id runstore.RunID, from int64,
 	return p.events, s.fetchValues(ctx, p.wanted)
 }
 
-// eventPage collects a page of events.
+// eventPage collects the events that ReadJournal returns, up to the size of a page.
 type eventPage struct {
 	adapter.Page
 	id     runstore.RunID

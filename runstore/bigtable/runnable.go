@@ -9,34 +9,34 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// The entry of a runnable run is a row at the later of RunnableAt and the expiry of the current
-// grant as granted, so that a scan of what is due does not meet the runs of live leases.
-// Renewals touch no row.
+// The entry of a run in IndexRunnable has the later of two times: RunnableAt, and the expiry of the
+// current grant as granted. So a scan of what is due does not read the runs of live leases, and a
+// renewal writes no entry.
 //
-// It is not simple because the row and the run's head cannot be written in one step, and because
-// a grant and a release must not wait for one row before the other.
+// It is not simple because the entry and the run's head are two rows, which cannot be written in one
+// step, and because a grant and a release must not wait for one row before the other.
 //
-//  1. The head names the write that placed the run (RunnableRev, RunnableBy). A row with these is
-//     the run's, wherever it stands between RunnableAt and the expiry of the current grant. Any
-//     other row of the run only leads to it.
-//  2. A commit that sets RunnableAt writes the row before the head. A grant and the end of a grant
-//     write both at once, and are acknowledged when both are written. The row of before is
-//     removed after that: until then it leads to the run, and its time is no later than the one
-//     that was acknowledged last.
-//  3. The repeat of a request that was applied writes the row again before it is acknowledged, since
-//     the first copy may have failed between the two.
-//  4. A row that moves is written at the later time first, and then removed at the earlier one. A
-//     scan that meets the row of a renewed lease moves it to the present expiry, and one that
-//     meets a row which only leads to the run writes the run's own before it removes that.
-//  5. Rows of a grant that has ended are not the run's, because the end names another write, also
-//     where the run's time stays the same: a scan may have moved its row to the expiry, and one that
-//     was suspended cannot move a run of a later grant.
+//  1. The head names the write that placed the run (RunnableRev, RunnableBy). An entry with these is the
+//     run's own, at any time between RunnableAt and the expiry of the current grant. Any other entry of
+//     the run only leads to the run.
+//  2. A commit that sets RunnableAt writes the entry before the head. A grant and the end of a grant
+//     write both at the same time, and are acknowledged when both are written. The former entry is
+//     deleted after that: until then it leads to the run, and its time is no later than the one that was
+//     acknowledged last.
+//  3. The repeat of a request that was applied writes the entry again before it is acknowledged, because
+//     the first copy may have written only the head.
+//  4. An entry that moves is first written at its later time, and then deleted at the earlier one. A
+//     scan that reads the entry of a renewed lease moves it to the present expiry. A scan that reads an
+//     entry that only leads to the run writes the run's own entry before it deletes that one.
+//  5. The end of a grant names another write, even if the run's time stays the same. So entries of a
+//     grant that has ended are not the run's own: a scan may have moved one to the expiry, and a
+//     suspended scan cannot move a run of a later grant.
 //
-// A row that moved up, or that nothing replaces, is removed at once: a scan forwards meets the run
-// at its later place. A scan backwards reads its range again, forwards (engine.scan). A row that
-// moved down stays for placeGrace.
+// An entry that has moved to a later time, or that nothing replaces, is deleted at once: a scan forwards
+// finds the run at the later time. A scan backwards reads its range again, forwards (verifier.lookBack).
+// An entry that has moved to an earlier time stays for readerGrace.
 
-// runnableFrom returns where the head places the run in IndexRunnable, 0 if it does not.
+// runnableFrom returns the time of the run's entry in IndexRunnable, 0 if it has none.
 func (h *head) runnableFrom() int64 {
 	if h.Runnable == 0 {
 		return 0
@@ -48,12 +48,12 @@ func (h *head) runnableEntry(id runstore.RunID) indexEntry {
 	return indexEntry{index: string(runstore.IndexRunnable), at: h.runnableFrom(), written: h.Created, run: id, rev: h.RunnableRev, nonce: h.RunnableBy}
 }
 
-// ownsEntry reports whether p is the run's own row in IndexRunnable.
+// ownsEntry reports whether p is the run's own entry in IndexRunnable.
 func (h *head) ownsEntry(p indexEntry) bool {
 	return h.Runnable != 0 && p.rev == h.RunnableRev && p.nonce == h.RunnableBy
 }
 
-// placeRunnable gives the run its entry in IndexRunnable as the change leaves it.
+// placeRunnable adds the run's entry in IndexRunnable to the change, if the change moves it.
 func (e *edit) placeRunnable() {
 	h, was := &e.head, &e.run.head
 	from := was.runnableFrom()
@@ -75,7 +75,7 @@ func (e *edit) placeRunnable() {
 		h.requires(formatRunnableEntries)
 	}
 	ends := rules.GrantState(was.State) == rules.Current && (e.granted || rules.GrantState(h.State) != rules.Current)
-	if at == from && (at == 0 || !ends) { // where a grant ends, a scan may have moved the row to its expiry
+	if at == from && (at == 0 || !ends) { // if a grant ends, a scan may have moved the entry to the expiry
 		return
 	}
 	if from != 0 {
@@ -98,8 +98,8 @@ func (e *edit) placeRunnable() {
 	}
 }
 
-// writeAlongside begins to write the rows that are written together with the head. The function that
-// it returns waits for them.
+// writeAlongside begins to write the rows that are written at the same time as the head. The function
+// that it returns waits for them.
 func (s *engine) writeAlongside(ctx context.Context, e *edit) (wait func() error) {
 	if len(e.alongside) == 0 {
 		return func() error { return nil }
@@ -109,10 +109,10 @@ func (s *engine) writeAlongside(ctx context.Context, e *edit) (wait func() error
 	return func() error { return <-done }
 }
 
-// replay is the decision of a request that was applied before.
+// replay returns the edit of a request that was applied before.
 func (r *cachedRun) replay() *edit { return &edit{run: r, replay: true} }
 
-// restoreRunnableEntry writes the run's entry in IndexRunnable again, before the repeat of a request is
+// restoreRunnableEntry writes the run's entry in IndexRunnable again before the repeat of a request is
 // acknowledged.
 func (s *engine) restoreRunnableEntry(ctx context.Context, r *cachedRun) error {
 	if !r.exists() || r.head.Runnable == 0 || r.head.Format < formatRunnableEntries {
@@ -124,13 +124,14 @@ func (s *engine) restoreRunnableEntry(ctx context.Context, r *cachedRun) error {
 	return nil
 }
 
-// entryMove is a row of IndexRunnable to be written, and one to be removed after that.
+// entryMove is an entry of IndexRunnable to write, and the key of one to delete after that.
 type entryMove struct {
 	to  indexEntry
 	old string // or empty
 }
 
-// planRepair notes what a scan does about a row of IndexRunnable that it met, whose run is at r.
+// planRepair plans what a scan does about an entry of IndexRunnable whose run is r: move, delete or
+// replace it.
 func (v *verifier) planRepair(p indexEntry, r *row) {
 	h := &r.head
 	if h.ownsEntry(p) && r.exists() {
@@ -145,7 +146,7 @@ func (v *verifier) planRepair(p indexEntry, r *row) {
 		return
 	}
 	if h.Rev < p.rev {
-		return // its write may still be made
+		return // its write may still be applied
 	}
 	if !r.exists() || h.Runnable == 0 {
 		v.dead = append(v.dead, p.rowKey())
@@ -159,7 +160,8 @@ func (v *verifier) planRepair(p indexEntry, r *row) {
 	v.strays = append(v.strays, strayEntry{one, p})
 }
 
-// isDuplicate reports whether a run was taken by another row of the same write, which was moved since.
+// isDuplicate reports whether a run was taken by another entry of the same write, which a scan has moved
+// since.
 func (v *verifier) isDuplicate(p indexEntry) bool {
 	first, taken := v.takenBy[p.run]
 	if taken && first.rev == p.rev && first != p {
@@ -169,14 +171,14 @@ func (v *verifier) isDuplicate(p indexEntry) bool {
 	return false
 }
 
-// strayEntry is a row that only led to its run, and what to do about it.
+// strayEntry is an entry that only leads to its run, and how to replace it by the run's own.
 type strayEntry struct {
 	entryMove
 	met indexEntry
 }
 
-// repair sees to the rows that the scan met. The rows of runs that the scan may have to find on a
-// later page are written before it returns, the others in the background.
+// repair carries out what planRepair has planned. It writes entries of runs that a later page of the
+// scan has to find before it returns, and leaves the rest to the background.
 func (v *verifier) repair(ctx context.Context) error {
 	var first []mutation
 	for _, one := range v.strays {
@@ -201,8 +203,8 @@ func (v *verifier) repair(ctx context.Context) error {
 	return nil
 }
 
-// lookBack reads the range of a scan backwards through IndexRunnable once more, forwards: a run that
-// moved to a later place, behind the scan, has no row at its earlier one any more.
+// lookBack reads the range of a scan backwards through IndexRunnable once more, forwards: a run whose
+// entry has moved to a later time, which the scan has passed, has no entry at the earlier time any more.
 func (v *verifier) lookBack(ctx context.Context) error {
 	if !v.query.Newest || v.query.Index != runstore.IndexRunnable {
 		return nil
@@ -211,7 +213,7 @@ func (v *verifier) lookBack(ctx context.Context) error {
 	if v.unverified || v.horizon != "" {
 		low = v.verifiedTo
 	}
-	if v.full() { // what is behind its last entry is of the next page
+	if v.full() { // entries behind the last one belong to the next page
 		low = v.high
 		for _, e := range v.entries {
 			low = min(low, v.orders[e.Cursor])

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,56 +15,55 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// sequencer brings the events that this handle commits into the feed, in the
-// background, soon after their commit: a commit spends nothing on it. Its goroutine does nothing else.
-// The passes over the marks find the events of handles that crashed; see sweep.go.
+// sequencer appends the events that this handle commits to the feed's log, in a goroutine of its own, soon
+// after their commit. A commit spends nothing on it. The orphan scan finds the events of handles that
+// crashed (orphanscan.go).
 //
-// A round needs to know all segments of the log, and of each run which events it has. The
-// handle remembers both (end, fed) while it appends. So a round is one request: an append to the page
-// that ends the log (page.go), or the creation of a page. If the page turns out to be full, or another
-// handle has created the next segment, the handle reads the segments that it does not know and composes
-// the round again. A round that knows nothing reads how far the segments are told to the rows of the runs (the
-// hint), all segments after that, and then the runs' rows: the log has the events that a run's row
-// says, and those that these segments name.
+// A round has to know all pages of the log, and which events of each run the log has. The handle remembers
+// both (end, fed) while it appends, so a round is one request: an append to the open page (feedpage.go), or
+// the creation of a page. If the page turns out to be full, or another handle has created the next page,
+// the handle reads the pages that it does not know and composes the round again. A round that knows nothing
+// reads the hint, all pages after it, and the rows of the runs: the log has the events up to the high-water
+// mark in a run's row (highwater.go), and those that these pages name.
 //
-// Every few seconds the handle reviews the page that ends the log, and writes what complete segments name
-// back to the rows (tell.go).
+// Every few seconds the handle reviews the open page and writes the positions in complete pages back to the
+// rows of the runs (writeback.go).
 type sequencer struct {
-	store       *engine
-	mu          sync.Mutex
-	pending     map[runstore.RunID]bool     // runs with events that the feed may not have
-	newestEpoch int64                       // the newest epoch of a head that this handle wrote
-	heads       map[runstore.RunID]progress // of runs that this handle committed to last
-	wake        chan struct{}
-	done        chan struct{}
+	store   *engine
+	pending pendingRuns // runs with events that the feed may not have
 
-	lock chan struct{} // holds a value while a round is under way
-	// The following belong to the round.
-	end        int64                       // the number of last, or if that is nil the first number without a segment
-	open       *feedPage                   // the open page that the log ends with, or nil
-	lastReview pageState                   // the state of last at the last review
-	recent     map[int64]*feedPage         // segments up to end that tellAll may have to write back
+	mu          sync.Mutex
+	newestEpoch int64                       // the newest epoch of a head that this handle wrote
+	heads       map[runstore.RunID]progress // of runs to which this handle committed last
+
+	lock chan struct{} // holds a value while a round is under way; it guards the following
+	end  int64         // the number of open, or if that is nil the first number without a page
+	// open is the open page that the log ends with, or nil.
+	open       *feedPage
+	lastReview pageState                   // the state of open at the last review
+	recent     map[int64]*feedPage         // pages up to end that propagateAll may have to write back
 	created    map[int64]bool              // the numbers that this handle has created since the last review
-	endReadAt  localclock.Reading          // when the handle met the end of the log last
-	fed        map[runstore.RunID]progress // of runs whose last events the segments before end name
+	endReadAt  localclock.Reading          // when the handle last read the end of the log
+	fed        map[runstore.RunID]progress // of runs whose last events the pages before end name
 	epoch      int64                       // the epoch in which the handle learned the above
 }
 
-// progress is how far a life of a run has come: its last event, or the last that the log has.
+// progress is how far a generation of a run has come: its last event, or the last that the log has.
 type progress struct {
 	generation, seq int64
 	epoch, stamp    int64 // of the run's head
-	pagedFrom       int64 // the run's events up to this one must not stand in pages
+	pagedFrom       int64 // see head.PagedFrom
 }
 
 func newSequencer(s *engine) *sequencer {
 	return &sequencer{
-		store: s, pending: map[runstore.RunID]bool{}, wake: make(chan struct{}, 1),
-		done: make(chan struct{}), lock: make(chan struct{}, 1), recent: map[int64]*feedPage{}, created: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{},
+		store: s, pending: newPendingRuns(), lock: make(chan struct{}, 1), recent: map[int64]*feedPage{},
+		created: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{},
 	}
 }
 
-// noteCommit hears of every change that was made.
+// noteCommit queues what follows from an applied change: events for the feed, a long row for sealing, a
+// purged run for deletion.
 func (q *sequencer) noteCommit(id runstore.RunID, e *edit) {
 	q.mu.Lock()
 	if len(q.heads) >= maxRuns {
@@ -82,67 +80,52 @@ func (q *sequencer) noteCommit(id runstore.RunID, e *edit) {
 		return
 	}
 	if e.head.unsealed() >= sealAt {
-		q.store.upkeep.add(id)
+		q.store.upkeep.toSeal.add(id)
 	}
 	if e.done.FirstSeq == 0 {
 		return
 	}
-	q.add(id)
+	q.pending.add(id)
 }
 
-// add makes the next round bring the events of a run into the feed.
-func (q *sequencer) add(id runstore.RunID) {
-	q.mu.Lock()
-	q.pending[id] = true
-	q.mu.Unlock()
-	q.wakeUp()
-}
-
-func (q *sequencer) wakeUp() {
-	select {
-	case q.wake <- struct{}{}:
-	default: // one is pending already
-	}
-}
-
-func (q *sequencer) close() { close(q.done) }
-
-// The time between two rounds grows while there is work for each: the events of many
-// commits share one, and a single commit need not wait for others.
+// The time between two rounds doubles while there is work for each, up to maxPace: the events of many
+// commits share one append, and a single commit does not wait for others.
 const (
 	pace    = 5 * time.Millisecond
 	maxPace = 80 * time.Millisecond
 )
 
 const (
-	// writeBackEvery is how often a handle reviews the log's last page and writes complete segments back to
-	// the rows of the runs. 4 s: as often as the passes, which read the rows of runs behind the hint.
+	// writeBackEvery is how often a handle reviews the open page and writes complete pages back to
+	// the rows of the runs. 4 s: as often as the orphan scan, which reads the rows of runs behind
+	// the hint.
 	writeBackEvery = 4 * time.Second
-	// maxRecent bounds the segments that are not told.
+	// maxRecent bounds the pages that are not written back.
 	maxRecent = 64
 )
 
+// work runs until the handle is closed.
 func (q *sequencer) work() {
 	writeBack := time.NewTimer(rand.N(writeBackEvery)) // spreads the write-backs of handles that start together
 	defer writeBack.Stop()
 	wait, ended := pace, localclock.Reading{}
 	for {
 		select {
-		case <-q.wake:
+		case <-q.pending.wake:
 			if q.store.clock.local.Since(ended) < wait {
 				wait = min(2*wait, maxPace)
 			} else {
 				wait = pace
 			}
 			q.publishPending(q.store.stopped)
-			pause(q.done, wait)
+			pause(q.store.draining, wait)
 			ended = q.store.clock.local.Read()
 		case <-writeBack.C:
 			if err := q.writeBack(q.store.stopped); err != nil && q.store.stopped.Err() == nil {
-				q.store.opts.Logger.Warn("bigtable: runs wait to be told what the feed has", "error", err)
+				q.store.opts.Logger.Warn("bigtable: positions in the feed wait to be recorded in the rows of runs", "error", err)
 			}
 			writeBack.Reset(writeBackEvery)
-		case <-q.done:
+		case <-q.store.draining:
 			ctx, cancel := context.WithTimeout(q.store.stopped, q.store.closeGrace)
 			defer cancel()
 			q.publishPending(ctx)
@@ -152,7 +135,7 @@ func (q *sequencer) work() {
 }
 
 // pause waits for d, or until done is closed.
-func pause(done chan struct{}, d time.Duration) {
+func pause(done <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -161,34 +144,27 @@ func pause(done chan struct{}, d time.Duration) {
 	}
 }
 
-// publishPending works off what is dirty now.
+// publishPending publishes the events of the pending runs. After an error they are pending again.
 func (q *sequencer) publishPending(ctx context.Context) {
-	q.mu.Lock()
-	dirty := q.pending
-	q.pending = map[runstore.RunID]bool{}
-	q.mu.Unlock()
-	err := q.publish(ctx, false, slices.Collect(maps.Keys(dirty))...)
+	ids := q.pending.take()
+	err := q.publish(ctx, false, ids...)
 	if err == nil {
 		return
 	}
 	if ctx.Err() == nil {
-		q.store.opts.Logger.Warn("bigtable: events wait for the feed", "runs", len(dirty), "error", err)
+		q.store.opts.Logger.Warn("bigtable: events wait for the feed", "runs", len(ids), "error", err)
+		pause(q.store.draining, outcome.MaxPause)
 	}
-	q.mu.Lock() // and again, later
-	maps.Copy(q.pending, dirty)
-	q.mu.Unlock()
-	if ctx.Err() == nil {
-		pause(q.done, outcome.MaxPause)
-		q.wakeUp()
-	}
+	q.pending.add(ids...)
 }
 
-// publishAndRecord brings all events of runs into the feed, and tells the rows of the runs.
+// publishAndRecord appends all events of runs to the log and writes their positions back to the rows of
+// the runs.
 func (q *sequencer) publishAndRecord(ctx context.Context, ids ...runstore.RunID) error {
 	return q.publish(ctx, true, ids...)
 }
 
-// writeBack tells the rows of runs what the log has.
+// writeBack writes the positions in complete pages back to the rows of runs.
 func (q *sequencer) writeBack(ctx context.Context) error {
 	if err := q.acquire(ctx); err != nil {
 		return err
@@ -201,13 +177,13 @@ func (q *sequencer) writeBack(ctx context.Context) error {
 		return nil
 	}
 	void, err := q.propagateAll(ctx)
-	for _, id := range void {
-		q.add(id)
+	if len(void) > 0 {
+		q.pending.add(void...)
 	}
 	return err
 }
 
-// acquire waits for the turn.
+// acquire locks the sequencer for one round.
 func (q *sequencer) acquire(ctx context.Context) error {
 	select {
 	case q.lock <- struct{}{}:
@@ -217,8 +193,8 @@ func (q *sequencer) acquire(ctx context.Context) error {
 	}
 }
 
-// publish brings all events of runs into the feed. To tell their rows, it reads the log's end first,
-// so that it tells what others appended, too.
+// publish appends all events of runs to the log. If writeBack is set, it reads the log's end first and
+// writes the positions in complete pages, those that other handles appended included, back to the rows.
 func (q *sequencer) publish(ctx context.Context, writeBack bool, ids ...runstore.RunID) error {
 	if len(ids) == 0 {
 		return nil
@@ -262,9 +238,9 @@ func (q *sequencer) publish(ctx context.Context, writeBack bool, ids ...runstore
 	}
 }
 
-// extendLog adds the events of g to the log: to the page that ends the log, or as the next segment, which
-// becomes a page. Unless paged is set, they get a complete segment of their own. extend reports false if
-// the log did not end as the handle knew, or if it had to close the page first.
+// extendLog adds the events of g to the log: to the open page, or as the next page, which is open then.
+// Unless appendable is set, they get a complete page of their own. extendLog reports false if the log did
+// not end as the handle knew, or if it had to close the open page first.
 func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool) (there bool, err error) {
 	if q.open != nil && appendable {
 		now, has, err := q.store.appendToPage(ctx, q.open, pageEntry{ranges: g.Ranges})
@@ -278,7 +254,7 @@ func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool)
 		return has, err
 	}
 	if q.open != nil {
-		// The page may have received events that g names, so the caller composes g again.
+		// Other handles may have appended events that g names, so the caller composes g again.
 		now, err := q.store.closePage(ctx, q.open, q.open.number+1)
 		if err == nil {
 			q.setEnd(now)
@@ -293,15 +269,15 @@ func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool)
 	return created, err
 }
 
-// catchUp reads the segments that the handle does not know yet, and first the hint unless it has
-// met the end of the log lately.
+// catchUp reads the pages that the handle does not know yet. It reads the hint first if the handle has not
+// read the end of the log within writeBackEvery.
 func (q *sequencer) catchUp(ctx context.Context) error {
 	if q.end == 0 || q.store.clock.local.Since(q.endReadAt) > writeBackEvery {
 		hint, err := q.store.hint(ctx)
 		if err != nil {
 			return err
 		}
-		if q.end <= hint { // others were busy, or this is the first round
+		if q.end <= hint { // other handles appended meanwhile, or this is the first round
 			clear(q.fed)
 			last, err := q.store.readPages(ctx, max(hint, 0))
 			if err != nil {
@@ -325,8 +301,8 @@ func (q *sequencer) catchUp(ctx context.Context) error {
 	return err
 }
 
-// setEnd records the segment that the log ends with. If g is nil, what the handle knew of the log is wrong,
-// and the next round begins with the hint.
+// setEnd records the page that the log ends with. If g is nil, what the handle knew of the log is wrong, and
+// the next round begins with the hint.
 func (q *sequencer) setEnd(g *feedPage) {
 	q.open = nil
 	if g == nil {
@@ -339,7 +315,7 @@ func (q *sequencer) setEnd(g *feedPage) {
 	}
 }
 
-// record records a segment of the log: a known one, or the one behind all known ones.
+// record records a page of the log: a known one, or the one behind all known pages.
 func (q *sequencer) record(g *feedPage) {
 	q.recent[g.number] = g
 	for _, r := range g.Ranges {
@@ -350,7 +326,8 @@ func (q *sequencer) record(g *feedPage) {
 	}
 }
 
-// mayLack reports whether the log may lack events of a run whose row is not told that it has them.
+// mayLack reports whether the log may lack events of a run that are above the high-water mark in the run's
+// row.
 func (q *sequencer) mayLack(ctx context.Context, id runstore.RunID, h *head) bool {
 	if q.acquire(ctx) != nil {
 		return true
@@ -360,8 +337,7 @@ func (q *sequencer) mayLack(ctx context.Context, id runstore.RunID, h *head) boo
 	return known.generation != h.Generation || known.seq < h.Seq || h.isOld(q.store.currentEpoch()) || len(q.recent) == 0
 }
 
-// known returns what the handle knows of a run's head and of its events in the log, without
-// a request.
+// known returns what the handle remembers of a run's head and of the run's events in the log.
 func (q *sequencer) known(id runstore.RunID) (last, fed progress, known bool) {
 	q.mu.Lock()
 	last, known = q.heads[id]
@@ -371,9 +347,10 @@ func (q *sequencer) known(id runstore.RunID) (last, fed progress, known bool) {
 	return last, fed, known && there && fed.generation == last.generation && last.seq >= fed.seq && !h.isOld(q.store.currentEpoch())
 }
 
-// compose returns a segment of events that the log does not have, or nil. more reports whether there are
-// further events, and paged whether those of g may stand in a page. If own is set, this handle has
-// committed the last events of the runs, and compose does not read the rows of runs that it remembers.
+// compose returns a page with the events of runs that the log does not have, or nil. more reports whether
+// there are further events, and appendable whether those of g may stand in an open page. If own is set, this
+// handle has committed the last events of the runs, and compose does not read the rows of runs that the
+// handle remembers.
 func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *feedPage, more, appendable bool, err error) {
 	g, appendable = &feedPage{By: rand.Uint64(), number: q.end}, true
 	left := int64(maxPageEvents)
@@ -405,14 +382,15 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 			x, err = parsed.highWater()
 		}
 		if err != nil && q.store.skipDamaged(id, err) || err == nil && (!parsed.exists() || parsed.head.isOld(q.store.currentEpoch())) {
-			return nil // the marks lead the passes to it again, or it is raised first, which adds it
+			return nil // the orphan scan comes to the run again, or raiseRun adds it
 		}
 		if err != nil {
 			return err
 		}
 		if q.open != nil && numberOf(x.at) > q.end {
-			// The log goes on behind the page: a program of format 4 appended there, or the page was
-			// closed. What follows these events must not stand before them.
+			// The log goes on behind the open page: a program of format 4 created the next
+			// one, or the page was closed. What follows these events must not stand before
+			// them.
 			appendable = false
 		}
 		through := max(x.through, q.named(id, parsed.head.Generation))
@@ -426,7 +404,7 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 	return g, more, appendable, nil
 }
 
-// named returns the last event of a run that a recent segment names.
+// named returns the last event of a run that a recent page names.
 func (q *sequencer) named(id runstore.RunID, generation int64) (through int64) {
 	for _, g := range q.recent {
 		for _, r := range g.Ranges {
@@ -438,8 +416,8 @@ func (q *sequencer) named(id runstore.RunID, generation int64) (through int64) {
 	return through
 }
 
-// createPage creates the row of a segment if it is absent: as an open page, or complete. It reports whether
-// this request created the row.
+// createPage creates the row of a page if it is absent, open or complete. It reports whether this request
+// created the row.
 func (s *engine) createPage(ctx context.Context, g *feedPage, open bool) (created bool, err error) {
 	value, _ := json.Marshal(g) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()

@@ -5,39 +5,35 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// upkeep is the background work of a handle other than the feed: it writes the segments of long runs, and
-// passes over the marks (sweep.go). Each of the two has a goroutine of its own, so neither delays the other.
+// upkeep is the background work of a handle other than the feed and the deletions: it seals long runs
+// (seal.go), and scans for orphans (orphanscan.go). Each of the two has a goroutine, so neither delays the
+// other.
 //
-// The marks are spread over 16 shards, and a handle passes over the shards that it has claimed. So the work
-// does not grow with the number of handles. All claims are in one cell, which handles replace by
-// compare-and-swap: for each shard the handle that claims it, and a beat that this handle changes at each
-// pass. A claim is free when its beat has not changed for claimTTL, measured on the clock of the handle that
-// reads it. Claims are no leases: they save work, and no guarantee depends on them, because two handles may
-// pass over one shard at the same time.
+// The marks are spread over 16 shards, and a handle scans the shards that it has claimed. So the work does
+// not grow with the number of handles. All claims are in one cell, which handles replace by compare-and-swap:
+// for each shard the handle that claims it, and a beat that this handle changes at each scan. A claim is free
+// when its beat has not changed for claimTTL, measured on the clock of the handle that reads it. Claims are
+// no leases: they save work, and no guarantee depends on them, because two handles may scan one shard at the
+// same time.
 type upkeep struct {
 	store  *engine
-	id     uint64
-	mu     sync.Mutex
-	toSeal map[runstore.RunID]bool // runs with events to seal
-	kick   chan struct{}
-	done   chan struct{}
+	id     uint64      // of the handle, in its claims
+	toSeal pendingRuns // runs with many events in their rows
 
-	// The goroutine of the passes owns the following.
+	// The goroutine of the scans owns the following.
 	scans    int
 	observed [shards]observedClaim
 }
 
-// claim names the handle that passes over a shard of the marks. The zero claim is no claim.
+// claim names the handle that scans a shard of the marks. The zero claim is no claim.
 type claim struct{ by, beat uint64 }
 
 // observedClaim is the claim that this handle last read, and when it first read that claim.
@@ -47,57 +43,36 @@ type observedClaim struct {
 }
 
 const (
-	// claimTTL is 10 s, two and a half average passes: the longest pause between two passes is one and
+	// claimTTL is 10 s, two and a half average scans: the longest pause between two scans is one and
 	// a half.
 	claimTTL = 5 * orphanScanEvery / 2
-	// claimedAtOnce is how many shards a handle claims in one pass: half of them, so that handles that
+	// claimedAtOnce is how many shards a handle claims in one scan: half of them, so that handles that
 	// start at the same time share the shards.
 	claimedAtOnce = shards / 2
-	// compactEvery is after how many passes the handle that claimed the first shard compacts some of
-	// the feed's log: every 32 s on average.
+	// compactEvery is after how many scans the handle that claimed the first shard compacts some of the
+	// feed's log: every 32 s on average.
 	compactEvery = 8
 )
 
 func newUpkeep(s *engine) *upkeep {
-	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns()}
 }
 
-func (u *upkeep) close() { close(u.done) }
-
-// add requests that the events of a run be sealed.
-func (u *upkeep) add(id runstore.RunID) {
-	u.mu.Lock()
-	u.toSeal[id] = true
-	u.mu.Unlock()
-	u.wake()
-}
-
-func (u *upkeep) wake() {
-	select {
-	case u.kick <- struct{}{}:
-	default: // one is pending already
-	}
-}
-
-// sealLoop runs until the handle is closed, and seals runs that have become long.
+// sealLoop seals runs that have become long, until the handle is closed.
 func (u *upkeep) sealLoop() {
 	for {
 		select {
-		case <-u.kick:
+		case <-u.toSeal.wake:
 			u.sealPending(u.store.stopped)
-		case <-u.done:
+		case <-u.store.draining:
 			return
 		}
 	}
 }
 
-// sealPending seals the runs that are long now, and queues those that it could not seal again.
+// sealPending seals the pending runs, and queues those again that it could not seal.
 func (u *upkeep) sealPending(ctx context.Context) {
-	u.mu.Lock()
-	long := u.toSeal
-	u.toSeal = map[runstore.RunID]bool{}
-	u.mu.Unlock()
-	for id := range long {
+	for _, id := range u.toSeal.take() {
 		err := u.store.prepareSeal(ctx, id)
 		if err == nil || u.store.skipDamaged(id, err) {
 			continue
@@ -106,20 +81,20 @@ func (u *upkeep) sealPending(ctx context.Context) {
 			return
 		}
 		u.store.opts.Logger.Warn("bigtable: a long run waits to be sealed", "run", string(id), "error", err)
-		u.add(id)
-		pause(u.done, outcome.MaxPause)
+		u.toSeal.add(id)
+		pause(u.store.draining, outcome.MaxPause)
 	}
 }
 
-// scanLoop runs until the handle is closed, and passes over the marks. A handle without a claim looks for free
-// shards half as often.
+// scanLoop scans the claimed shards for orphans, until the handle is closed. A handle without a claim looks
+// for free shards half as often.
 func (u *upkeep) scanLoop() {
 	timer := time.NewTimer(rand.N(orphanScanEvery))
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-u.done:
+		case <-u.store.draining:
 			ctx, cancel := context.WithTimeout(u.store.stopped, u.store.closeGrace)
 			defer cancel()
 			_, _ = u.updateClaims(ctx, false) // if it fails, the claims are free after claimTTL
@@ -133,7 +108,7 @@ func (u *upkeep) scanLoop() {
 	}
 }
 
-// scanClaimed passes over the shards that the handle has claimed and returns their number.
+// scanClaimed scans the shards that the handle has claimed and returns their number.
 func (u *upkeep) scanClaimed(ctx context.Context) int {
 	mine, err := u.updateClaims(ctx, true)
 	if err != nil && ctx.Err() == nil {
@@ -147,13 +122,13 @@ func (u *upkeep) scanClaimed(ctx context.Context) int {
 		err = u.store.compactNext(ctx, hashed(be64(rand.Int64())))
 	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
-		u.store.opts.Logger.Warn("bigtable: a pass over the marks failed", "error", err)
+		u.store.opts.Logger.Warn("bigtable: the orphan scan failed", "error", err)
 	}
 	return len(mine)
 }
 
-// updateClaims renews the handle's claims and claims free shards if more is set, and releases all of its claims
-// otherwise. It returns the handle's shards, in order.
+// updateClaims renews the handle's claims and claims free shards if more is set, and releases all of its
+// claims otherwise. It returns the handle's shards, in order.
 func (u *upkeep) updateClaims(ctx context.Context, more bool) (mine []int, err error) {
 	var stored []byte
 	err = u.store.readList(ctx, []string{kindClaims}, latest(column(familyOther, "")), func(r bigtable.Row) error {
@@ -203,7 +178,7 @@ func (u *upkeep) updateClaims(ctx context.Context, more bool) (mine []int, err e
 	bound, cancel := context.WithTimeout(ctx, u.store.attemptTimeout)
 	defer cancel()
 	err = u.store.table.Apply(bound, kindClaims, m, bigtable.GetCondMutationResult(&matched))
-	if err != nil || matched != wants { // another handle wrote first: the next pass renews the claims
+	if err != nil || matched != wants { // another handle wrote first: the next scan renews the claims
 		return had, err
 	}
 	return mine, nil

@@ -11,9 +11,9 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// propagateAll writes the positions in the recent segments back to the rows of their runs, then advances the
-// hint. It returns the runs of void segments: it writes nothing back to their rows, and the log may lack
-// their events.
+// propagateAll writes the positions in the recent complete pages back to the rows of their runs, then
+// advances the hint. If there are void pages, it writes nothing back and returns their runs: the log may
+// lack their events.
 func (q *sequencer) propagateAll(ctx context.Context) (void []runstore.RunID, err error) {
 	if void, err = q.review(ctx); err != nil || len(void) > 0 {
 		return void, err
@@ -38,15 +38,16 @@ func (q *sequencer) propagateAll(ctx context.Context) (void []runstore.RunID, er
 	return nil, nil
 }
 
-// review reads the recent segments again, with one request for many. It drops void segments and returns
-// their runs, and it freezes pages that are closed. It closes the page that ends the log if no handle has
-// appended since the last review, or if a program of format 4 has created a segment behind the page.
+// review reads the recent pages that are not complete again, with one request for many. It drops void
+// pages and returns their runs, and it freezes pages that are closed. It closes the page that ends the
+// log if no handle has appended since the last review, or if a program of format 4 has created the next
+// page.
 //
-// A segment is void if its block was compacted before the segment was created. A suspended handle creates
-// such a segment: it takes the number for the end of the log, but other handles have used the number since
-// and removed it. No reader finds the segment. The check needs no clock, which may stand still while a
-// machine is suspended. If the handle dies before the check, it has written back to no row, so the passes
-// bring the events into the log again.
+// A page is void if its block was compacted before the page was created. A handle that was suspended
+// creates such a page: it takes the number for the end of the log, but other handles have used the
+// number since and removed it. No reader finds the page. The check needs no clock, which may stand still
+// while a machine is suspended. If the handle dies before the check, it has written nothing back, so the
+// orphan scan publishes the events again.
 func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err error) {
 	asked := map[int64]bool{}
 	for number := range q.created {
@@ -75,12 +76,12 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 		if q.recent[number].openState == nil {
 			continue
 		}
-		if g == nil { // another handle wrote it back, and its block was compacted
+		if g == nil { // another handle has written it back, and its block was compacted
 			delete(q.recent, number)
 			continue
 		}
 		if g.isOpen() && (found[number+1] != nil || q.open != nil && q.lastReview == pageState{number, g.entries}) {
-			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // another handle froze it meanwhile
+			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // another handle has frozen it
 				now, unread := q.store.readPages(ctx, number)
 				g, err = now[number], unread
 			}
@@ -109,8 +110,8 @@ type pageState struct {
 	entries int
 }
 
-// dropVoid deletes the void segments that this handle has created and returns their runs. found has the
-// first segments of their blocks, read after the moment when.
+// dropVoid deletes the void pages that this handle has created and returns their runs. found has the
+// first pages of their blocks, read after when.
 func (q *sequencer) dropVoid(ctx context.Context, when observation, found map[int64]*feedPage) (runs []runstore.RunID, err error) {
 	var dead []string
 	for number := range q.created {
@@ -130,14 +131,15 @@ func (q *sequencer) dropVoid(ctx context.Context, when observation, found map[in
 	if err := q.store.deleteDead(ctx, when, dead); err != nil && !errors.Is(err, errRaised) {
 		return nil, err
 	}
-	// What the handle knew of the log is wrong. If the epoch was raised, the segments stay.
+	// What the handle knew of the log is wrong. If the epoch was raised, the pages stay.
 	q.reset()
 	return runs, nil
 }
 
-// checkEpoch forgets what the handle knows of the log if the epoch was raised, because a failover may have lost
-// the log's end. The raise has written back to the rows of the runs what the log has. A handle that stayed
-// open over the failover learns of the epoch from the head of a run to which it commits.
+// checkEpoch drops what the handle knows of the log if the epoch was raised, because a failover may have
+// lost the log's end. The raise has written the positions in the log back to the rows of the runs. A
+// handle that stayed open during the failover finds the new epoch in the head of a run to which it
+// commits.
 func (q *sequencer) checkEpoch(ctx context.Context) error {
 	q.mu.Lock()
 	ahead := q.newestEpoch
@@ -156,7 +158,7 @@ func (q *sequencer) checkEpoch(ctx context.Context) error {
 	return nil
 }
 
-// reset drops all that the handle knows of the log, so that the next round begins with the hint.
+// reset drops what the handle knows of the log, so that the next round begins with the hint.
 func (q *sequencer) reset() {
 	q.end, q.open = 0, nil
 	clear(q.recent)
@@ -164,29 +166,29 @@ func (q *sequencer) reset() {
 	clear(q.created)
 }
 
-// columnHint is the column of the hint. Programs of format 4 keep another one in the column "", and advance
-// that one over pages, which they take for complete segments.
+// columnHint is the column of the hint. Programs of format 4 keep another one in the column "", and
+// advance that one past open pages, which they take for complete ones.
 const columnHint = "p"
 
-// advanceHint records that all segments up to a number are told to their runs. The hint never
-// goes back.
+// advanceHint records that all pages up to a number are written back to the rows of their runs. The hint is a
+// high-water mark: it never goes back.
 func (s *engine) advanceHint(ctx context.Context, hint int64) error {
 	m := bigtable.NewMutation()
-	if hint > 0 { // a range that ends at 0 has no end
+	if hint > 0 { // to Bigtable, a range that ends at 0 has no end
 		m.DeleteTimestampRange(familyOther, columnHint, 0, timestampOf(hint))
 	}
 	m.Set(familyOther, columnHint, timestampOf(hint), []byte(be64(hint)))
 	return s.writeAll(ctx, []mutation{{kindHint, m, 64}})
 }
 
-// hint returns the number up to which all segments are told to their runs.
+// hint returns the number up to which all pages are written back to the rows of their runs.
 func (s *engine) hint(ctx context.Context) (hint int64, err error) {
 	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		value := cell(r, familyOther, columnHint)
 		if value == nil { // no program of format 5 has opened the store yet
 			value = cell(r, familyOther, "")
 		}
-		if len(value) == 8 { // else the rounds begin with the first segment
+		if len(value) == 8 { // otherwise rounds begin with the first page
 			hint = fromBE64(string(value))
 		}
 		return nil
