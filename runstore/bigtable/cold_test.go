@@ -15,7 +15,7 @@ import (
 )
 
 // cool has records leave the row of their run early.
-func cool(o *bigtable.Options) { bigtable.Hot(o, 3<<10) }
+func cool(o *bigtable.Options) { bigtable.MoveAbove(o, 3<<10) }
 
 // kept is what a run's records should be.
 type kept map[runstore.RecordKey]runstore.Record

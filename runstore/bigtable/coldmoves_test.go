@@ -16,7 +16,7 @@ import (
 )
 
 // A move that is cut after its rows were written, or while they are, changes nothing that is read. The
-// next one is made, and the pass over the run's mark deletes what the first left.
+// next one is made, and the orphan scan deletes what the first left.
 func TestMoveIsCut(t *testing.T) {
 	t.Parallel()
 	for _, rewrite := range []bool{false, true} {
@@ -47,7 +47,7 @@ func TestMoveIsCut(t *testing.T) {
 						cut = server(t).DropReplies(0, s.only(mine))
 					}
 					defer cut.Stop()
-					bigtable.SetHot(s.Store, 3<<10)
+					bigtable.SetMoveAbove(s.Store, 3<<10)
 					if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.MoveRecords(ctx, s.Store, "run", rewrite) }); err == nil {
 						t.Error("the move was not cut")
 					} else if errors.Is(err, runstore.ErrUnknownOutcome) {
@@ -58,7 +58,7 @@ func TestMoveIsCut(t *testing.T) {
 					edit(t, other, all, "a/00004", "")
 					relieve(t, other)
 					all.readAs(t, other, "a/00001", "a/00004")
-					visit(t, other)
+					scanIdleRun(t, other)
 					all.readAs(t, openBare(t, table), "a/00001", "a/00004")
 					if got, want := len(keys(t, raw(t, table), "k")), coldRows(t, other); got != want {
 						t.Errorf("%d rows of cold records remain, want %d", got, want)
@@ -84,8 +84,8 @@ func relieve(t testing.TB, s *bigtable.Store) {
 	}
 }
 
-// visit has the pass over the marks find "run" idle.
-func visit(t testing.TB, s *bigtable.Store) {
+// scanIdleRun has the orphan scan find "run" idle.
+func scanIdleRun(t testing.TB, s *bigtable.Store) {
 	t.Helper()
 	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 			}
 			edit(t, s, all, "a/00000", "")
 			edit(t, s, all, "a/00001", "changed")
-			bigtable.SetHot(s, 3<<10)
+			bigtable.SetMoveAbove(s, 3<<10)
 			if what == "changed" {
 				relieve(t, s)
 			}
@@ -149,7 +149,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 	}
 }
 
-// A purge leaves no cold rows: the first pass over the run's mark deletes them all, and not only those that
+// A purge leaves no cold rows: the first orphan scan deletes them all, and not only those that
 // a look at some rows meets.
 func TestPurgeLeavesNoColdRows(t *testing.T) {
 	t.Parallel()
@@ -338,7 +338,7 @@ func TestRewritingKeepsTheDeletedAway(t *testing.T) {
 			t.Fatal("it does not end")
 		}
 	}
-	visit(t, s)
+	scanIdleRun(t, s)
 	after := len(keys(t, raw(t, table), "k"))
 	if want := coldRows(t, s); after != want || after > before-30 {
 		t.Errorf("%d rows of cold records remain of %d, want %d", after, before, want)
@@ -346,7 +346,7 @@ func TestRewritingKeepsTheDeletedAway(t *testing.T) {
 	all.readAs(t, openBare(t, table), "a/00000", "a/00029")
 }
 
-// The pass over the mark of an idle run keeps the large values of cold records.
+// The orphan scan of an idle run keeps the large values of cold records.
 func TestVisitKeepsColdValues(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
@@ -360,7 +360,7 @@ func TestVisitKeepsColdValues(t *testing.T) {
 		edit(t, s, all, fmt.Sprintf("a/%d", i), "small")
 	}
 	relieve(t, s)
-	visit(t, s)
+	scanIdleRun(t, s)
 	all.readAs(t, openBare(t, table))
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
-// The pass over the mark of an idle run is suspended between its read of the run and its read of the cold
+// The orphan scan of an idle run is suspended between its read of the run and its read of the cold
 // records, and a rewriting copies these meanwhile: their large values stay.
 func TestVisitKeepsValuesThatARewritingCopies(t *testing.T) {
 	t.Parallel()

@@ -26,7 +26,7 @@ func compactAll(t testing.TB, s *bigtable.Store) {
 
 // Segments of the feed whose runs were purged are removed, whole blocks at a time. Readers pass the
 // gap from wherever they come, with few requests, and the log goes on behind it.
-func TestPurgedSegmentsAreRemoved(t *testing.T) {
+func TestPurgedPagesAreRemoved(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := stretch(t, table, 405), raw(t, table)
@@ -66,7 +66,7 @@ func TestPurgedSegmentsAreRemoved(t *testing.T) {
 }
 
 // A segment whose runs live is never removed, nor are its neighbours.
-func TestLiveSegmentsStay(t *testing.T) {
+func TestLivePagesStay(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)
@@ -95,7 +95,7 @@ func TestLiveSegmentsStay(t *testing.T) {
 // A handle that is suspended while the segment which it wants to create is created by another and
 // removed again creates it in the gap. Its events come into the feed all the same, once and at
 // the end.
-func TestSegmentIsCreatedInAGap(t *testing.T) {
+func TestPageIsCreatedInAGap(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	late := openBare(t, table)

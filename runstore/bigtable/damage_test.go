@@ -248,8 +248,8 @@ func TestDamagedEventsOfTheFeed(t *testing.T) {
 	}
 }
 
-// A segment of the feed that cannot be decoded is one event with an error, of no run.
-func TestDamagedSegmentOfTheFeed(t *testing.T) {
+// A page of the feed's log that cannot be decoded is one event with an error, of no run.
+func TestDamagedPageOfTheFeed(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)

@@ -395,7 +395,7 @@ func TestCloseWaitsForOperations(t *testing.T) {
 
 // A mark whose creation never came goes when it has had its time, and then the creation
 // cannot be made any more. One whose run is there stays, whatever was seen before.
-func TestLonelyMarks(t *testing.T) {
+func TestOrphanMarks(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)

@@ -33,8 +33,8 @@ func (p EntryParts) entry() indexEntry {
 func (p EntryParts) Order() string  { return p.entry().sortKey() }
 func (p EntryParts) RowKey() string { return p.entry().rowKey() }
 
-// PartsOf takes an entry's key without its shard apart.
-func PartsOf(order string) (EntryParts, bool) {
+// ParseIndexEntry takes an entry's key without its shard apart.
+func ParseIndexEntry(order string) (EntryParts, bool) {
 	p, ok := parseIndexEntry(order)
 	return EntryParts{p.index, p.at, p.written, p.run, p.key, p.rev, p.nonce}, ok
 }
@@ -42,7 +42,7 @@ func PartsOf(order string) (EntryParts, bool) {
 // MarkKey is the key of a mark of a run, MarkedBy its inverse.
 func MarkKey(id runstore.RunID, rev int64, nonce uint64) string { return mark{id, rev, nonce}.key() }
 
-func MarkedBy(key string) (id runstore.RunID, rev int64, nonce uint64, ok bool) {
+func ParseMarkKey(key string) (id runstore.RunID, rev int64, nonce uint64, ok bool) {
 	m, ok := markOf(key)
 	return m.run, m.rev, m.nonce, ok
 }
@@ -53,8 +53,8 @@ func PackKey(id runstore.RunID, rev int64, nonce uint64, of, n int64) string {
 	return p.key(id, n)
 }
 
-// Owned is what the keys of the segments and of the packs of a run begin with.
-func Owned(id runstore.RunID) (segments, packs string) {
+// OwnedPrefixes is what the keys of the segments and of the packs of a run begin with.
+func OwnedPrefixes(id runstore.RunID) (segments, packs string) {
 	return ownedKey(kindSegment, id), ownedKey(kindPack, id)
 }
 
@@ -78,8 +78,8 @@ func Revisions(nonces ...uint64) func(rev int64, nonce uint64) (applied, known b
 	return again.wrote
 }
 
-// Remembered is how many revisions a head remembers.
-const Remembered = maxNonces
+// MaxNonces is how many revisions a head remembers.
+const MaxNonces = maxNonces
 
 // Clock is what a handle knows of Bigtable's.
 type Clock struct{ clock clock }
@@ -99,5 +99,5 @@ func (c *Clock) Estimate() time.Time {
 // Old reports whether the reading is of no use any more.
 func (c *Clock) Old() bool { return c.clock.isStale() }
 
-// LogKey is the key of a segment of the feed.
+// LogKey is the key of a page of the feed's log.
 func LogKey(number int64) string { return logKey(number) }

@@ -31,7 +31,7 @@ func CloseAtRest(s *Store, grace time.Duration) error {
 	return s.Close()
 }
 
-// WriteBack makes a handle without workers write complete segments of the feed's log back to the rows of
+// WriteBack makes a handle without workers write complete pages of the feed's log back to the rows of
 // their runs, as its worker would every few seconds.
 func WriteBack(ctx context.Context, s *Store) error { return s.engine.feed.writeBack(byTest(ctx)) }
 
@@ -44,9 +44,9 @@ func Release(ctx context.Context, s *Store) { _, _ = s.engine.upkeep.updateClaim
 // SetEnd has a handle take a number for the end of the feed's log, as if it had been suspended since.
 func SetEnd(s *Store, number int64) { s.engine.feed.end = number }
 
-// FedThrough records in the row of a run, as a program of format 4 does, that the feed has its events up to
+// RecordHighWater records in the row of a run, as a program of format 4 does, that the feed has its events up to
 // seq, the last of them in a segment.
-func FedThrough(ctx context.Context, s *Store, id runstore.RunID, generation, seq, number int64) error {
+func RecordHighWater(ctx context.Context, s *Store, id runstore.RunID, generation, seq, number int64) error {
 	m := bigtable.NewMutation()
 	for _, column := range []string{columnStep(generation, number), columnThrough(generation)} {
 		m.Set(familyFeed, column, timestampOf(number), []byte(be64(seq)))

@@ -75,7 +75,7 @@ func Shift(s *Store, d time.Duration, f func()) {
 	s.engine.clock.mu.Unlock()
 }
 
-// OrphanScan passes over the marks of all shards, claimed or not. The handle must be one without workers.
+// OrphanScan scans the marks of all shards, claimed or not. The handle must be one without workers.
 func OrphanScan(ctx context.Context, s *Store) {
 	all := make([]int, shards)
 	for i := range all {
@@ -84,8 +84,8 @@ func OrphanScan(ctx context.Context, s *Store) {
 	_ = s.engine.orphanScan(byTest(ctx), all)
 }
 
-// Pass passes over the marks that a handle without workers has claimed, and returns the number of shards.
-func Pass(ctx context.Context, s *Store) int { return s.engine.upkeep.scanClaimed(byTest(ctx)) }
+// ScanClaimed scans the marks that a handle without workers has claimed, and returns the number of shards.
+func ScanClaimed(ctx context.Context, s *Store) int { return s.engine.upkeep.scanClaimed(byTest(ctx)) }
 
 // AgeClaims makes the claims that a handle has met old.
 func AgeClaims(s *Store) {
@@ -94,8 +94,8 @@ func AgeClaims(s *Store) {
 	}
 }
 
-// Collect collects garbage, and waits for no creation that may be under way.
-func Collect(ctx context.Context, s *Store) error {
+// CollectGarbage collects garbage, and waits for no creation that may be under way.
+func CollectGarbage(ctx context.Context, s *Store) error {
 	s.engine.creationGrace = 0
 	_, err := s.engine.collectGarbage(byTest(ctx))
 	return err
@@ -130,15 +130,15 @@ func DeleteGarbage(ctx context.Context, s *Store) { s.engine.garbage.deleteReady
 func SetRetryTimeout(s *Store, d time.Duration) { s.engine.opts.RetryTimeout = d }
 
 // SetTicketTimeout changes how long the operations of a handle without workers wait for another
-// one's turn.
+// one's ticket.
 func SetTicketTimeout(s *Store, d time.Duration) { s.engine.ticketTimeout = d }
 
 // Bound has a handle wait for one request, and for a scan, for as long as a slow machine may
 // take.
 func Bound(o *Options, d time.Duration) { o.bound = d }
 
-// Hot has records leave the row of their run above so many bytes, and cold ones be rewritten early.
-func Hot(o *Options, bytes int64) { o.hot = bytes }
+// MoveAbove has records leave the row of their run above so many bytes, and cold ones be rewritten early.
+func MoveAbove(o *Options, bytes int64) { o.hot = bytes }
 
 // MoveRecords moves records out of a run's row, if it is heavy, and rewrites cold ones.
 func MoveRecords(ctx context.Context, s *Store, id runstore.RunID, rewrite bool) error {
@@ -174,8 +174,8 @@ func Moves(ctx context.Context, s *Store, id runstore.RunID) (moves int, bytes i
 	return moves, r.head.RecordBytes, err
 }
 
-// SetHot is Hot for a handle that is open.
-func SetHot(s *Store, bytes int64) {
+// SetMoveAbove is Hot for a handle that is open.
+func SetMoveAbove(s *Store, bytes int64) {
 	s.engine.hotBytes, s.engine.maxTombstones, s.engine.rewriteRows = bytes, 10, 10
 }
 

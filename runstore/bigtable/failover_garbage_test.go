@@ -60,7 +60,7 @@ func TestGarbageOfALostHistoryStays(t *testing.T) {
 	}
 }
 
-// A process is suspended after an orphan scan has found rows of an earlier life of a run. A failover
+// A process is suspended after an orphan scan has found rows of an earlier generation of a run. A failover
 // raises the epoch: the process must not delete the rows when it wakes.
 func TestOrphansOfALostHistoryStay(t *testing.T) {
 	t.Parallel()
@@ -93,7 +93,7 @@ func TestOrphansOfALostHistoryStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	away.Store(1)
-	if err := bigtable.Collect(t.Context(), old); err == nil {
+	if err := bigtable.CollectGarbage(t.Context(), old); err == nil {
 		t.Error("a pass over the old history has no error")
 	}
 	if n := len(keys(t, tbl, "k")); n != left {

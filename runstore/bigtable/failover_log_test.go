@@ -37,7 +37,7 @@ func TestLogLagsBehindItsHint(t *testing.T) {
 						}
 					}
 				}
-				sweepIdle(t, old) // the runs have no marks
+				scanIdle(t, old) // the runs have no marks
 				late := cells{}
 				isMissing := func(key string) bool { return missing(int(binary.BigEndian.Uint64([]byte(key[len(key)-8:])))) }
 				for k, value := range snapshot(t, tbl) {

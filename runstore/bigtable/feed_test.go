@@ -107,7 +107,7 @@ func TestFeedOfManyHandles(t *testing.T) {
 
 // Two handles that want the same number of the log: one gets it, and the other goes
 // on behind it, without naming an event again.
-func TestTwoWantOneSegment(t *testing.T) {
+func TestTwoCreateOnePage(t *testing.T) {
 	t.Parallel()
 	for _, same := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the same events %v", same), func(t *testing.T) {
@@ -146,14 +146,14 @@ func TestTwoWantOneSegment(t *testing.T) {
 	}
 }
 
-// onLog matches what creates a segment of the log.
+// onLog matches what creates a page of the log.
 func onLog(table bigtableemulator.TableName) func(bigtableemulator.Call) bool {
 	return func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == swaps && len(c.Row) > 0 && c.Row[0] == 'l'
 	}
 }
 
-// A segment of the log is created once, whatever becomes of the request and its reply.
+// A page of the log is created once, whatever becomes of the request and its reply.
 func TestLogLosesMessages(t *testing.T) {
 	t.Parallel()
 	for _, harm := range []string{"request", "reply", "what is told to the runs", "all that is told"} {
@@ -162,7 +162,7 @@ func TestLogLosesMessages(t *testing.T) {
 			table := newTable(t)
 			s, other := openBare(t, table), openBare(t, table)
 			hold(t, other, "run")
-			told := func(c bigtableemulator.Call) bool { return c.Table == table.String() && c.Method == writes }
+			recorded := func(c bigtableemulator.Call) bool { return c.Table == table.String() && c.Method == writes }
 			for i := range 4 {
 				commit(t, other, signal("run", fmt.Sprint(i)))
 				var fault emulators.Fault
@@ -172,9 +172,9 @@ func TestLogLosesMessages(t *testing.T) {
 				case "reply":
 					fault = server(t).DropReplies(1, onLog(table))
 				case "what is told to the runs":
-					fault = server(t).DropReplies(1, told)
+					fault = server(t).DropReplies(1, recorded)
 				default:
-					fault = server(t).Refuse(0, told)
+					fault = server(t).Refuse(0, recorded)
 				}
 				sequence := func(ctx context.Context) error { return bigtable.Publish(ctx, s, "run") }
 				if harm == "all that is told" {
@@ -224,7 +224,7 @@ func TestFeedOfTheDead(t *testing.T) {
 
 // What an old segment says is told to a run's row once more, and late: the row goes on
 // saying what newer ones did.
-func TestOldSegmentIsToldLate(t *testing.T) {
+func TestOldPageIsRecordedLate(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, other := openBare(t, table), openBare(t, table)

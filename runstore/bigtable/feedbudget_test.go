@@ -57,7 +57,7 @@ func TestFeedPageIsBoundedInRequests(t *testing.T) {
 		if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: runstore.RunID(id), Writes: w}); err != nil {
 			t.Fatal(err)
 		}
-		// A segment of the log for each, as many handles write them.
+		// A page of the log for each, as many handles write them.
 		keys[i], log[i] = bigtable.LogKey(int64(i+1)), client.NewMutation()
 		log[i].Set("x", "", 0, fmt.Appendf(nil, `{"by":1,"ranges":[{"run":%q,"life":1,"from":1,"n":1}]}`,
 			base64.StdEncoding.EncodeToString([]byte(id))))

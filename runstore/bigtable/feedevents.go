@@ -213,7 +213,7 @@ func (s *engine) lookUpEvents(ctx context.Context, page []loggedEvent, runs map[
 			owners[key] = at
 		}
 	}
-	err = s.eachSegment(ctx, sealed, func(key string, events []journalEvent, damage error) error {
+	err = s.eachSegment(ctx, sealed, func(key string, events journalSegment, damage error) error {
 		at := owners[key]
 		for _, one := range events {
 			l.events[eventKey{runstore.RunID(at.Run), at.Generation, one.seq}] = one

@@ -23,9 +23,9 @@ func onPage(table bigtableemulator.TableName) func(bigtableemulator.Call) bool {
 }
 
 // inPages commits an event of each run by its handle in turn, and brings each into the feed at once.
-func inPages(t testing.TB, handles []*bigtable.Store, turns int) {
+func inPages(t testing.TB, handles []*bigtable.Store, rounds int) {
 	t.Helper()
-	for i := range turns {
+	for i := range rounds {
 		for h, s := range handles {
 			commit(t, s, signal(runstore.RunID(fmt.Sprint("run ", h)), fmt.Sprint(i)))
 			bigtable.PublishPending(t.Context(), s)
@@ -85,10 +85,10 @@ func TestPageIsFull(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	handles := bareHandles(t, table, 2)
-	turns := bigtable.PageEntries/2 + 5
-	inPages(t, handles, turns)
-	if n := len(whole(t, handles[0], 0, 1000, nil)); n != 2*turns {
-		t.Errorf("the feed has %d events, want %d", n, 2*turns)
+	rounds := bigtable.PageEntries/2 + 5
+	inPages(t, handles, rounds)
+	if n := len(whole(t, handles[0], 0, 1000, nil)); n != 2*rounds {
+		t.Errorf("the feed has %d events, want %d", n, 2*rounds)
 	}
 	if pages := keys(t, raw(t, table), "l"); len(pages) != 2 {
 		t.Errorf("the log has %d segments, want 2 pages", len(pages))
@@ -99,8 +99,8 @@ func TestPageIsFull(t *testing.T) {
 		}
 	}
 	inPages(t, handles, 1)
-	if n := len(whole(t, handles[1], 0, 7, nil)); n != 2*turns+2 {
-		t.Errorf("the feed has %d events, want %d", n, 2*turns+2)
+	if n := len(whole(t, handles[1], 0, 7, nil)); n != 2*rounds+2 {
+		t.Errorf("the feed has %d events, want %d", n, 2*rounds+2)
 	}
 }
 
@@ -197,19 +197,19 @@ func TestIdlePageIsFrozen(t *testing.T) {
 	tbl := raw(t, table)
 	handles := bareHandles(t, table, 2)
 	inPages(t, handles, 2)
-	tell := func() {
+	writeBack := func() {
 		t.Helper()
 		if err := bigtable.WriteBack(t.Context(), handles[0]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tell()
+	writeBack()
 	inPages(t, handles[1:], 1)
-	tell()
+	writeBack()
 	if n := len(pagesOf(t, tbl)); n != 1 {
 		t.Fatalf("%d pages are open while handles append, want 1", n)
 	}
-	tell()
+	writeBack()
 	if n := len(pagesOf(t, tbl)); n != 0 {
 		t.Errorf("%d pages are open, want none", n)
 	}
@@ -279,7 +279,7 @@ func TestEventsBehindThoseOfFormat4(t *testing.T) {
 	if err := tbl.Apply(t.Context(), bigtable.LogKey(2), m); err != nil {
 		t.Fatal(err)
 	}
-	if err := bigtable.FedThrough(t.Context(), old, "run 1", life, 1, 2); err != nil {
+	if err := bigtable.RecordHighWater(t.Context(), old, "run 1", life, 1, 2); err != nil {
 		t.Fatal(err)
 	}
 	next := []*bigtable.Store{handles[0], openBare(t, table)}
@@ -344,7 +344,7 @@ func ofFormat4(t testing.TB, tbl *client.Table, id runstore.RunID) {
 	}
 }
 
-// runOf returns how the log names a run and its life.
+// runOf returns how the log names a run and its generation.
 func runOf(t testing.TB, tbl *client.Table, id runstore.RunID) (run []byte, life int64) {
 	t.Helper()
 	for k, value := range snapshot(t, tbl) {

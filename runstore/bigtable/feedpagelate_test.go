@@ -170,7 +170,7 @@ func TestPageIsRecordedLate(t *testing.T) {
 	table := newTable(t)
 	tbl := raw(t, table)
 	handles := bareHandles(t, table, 2)
-	tell := func(s *bigtable.Store, times int) {
+	writeBack := func(s *bigtable.Store, times int) {
 		t.Helper()
 		for range times {
 			if err := bigtable.WriteBack(t.Context(), s); err != nil {
@@ -179,15 +179,15 @@ func TestPageIsRecordedLate(t *testing.T) {
 		}
 	}
 	inPages(t, handles, 2)
-	tell(handles[0], 2) // the second call finds that nothing was appended, and closes the page
+	writeBack(handles[0], 2) // the second call finds that nothing was appended, and closes the page
 	inPages(t, handles, 1)
-	tell(handles[0], 1)
+	writeBack(handles[0], 1)
 	early := snapshot(t, tbl)
 	inPages(t, handles[1:], 2)
-	tell(handles[1], 2)
+	writeBack(handles[1], 2)
 	early.put(t, tbl, func(k cellKey) bool { return k.row[0] == 'r' && strings.HasPrefix(k.column, "f:") })
 	_, life := runOf(t, tbl, "run 0")
-	if err := bigtable.FedThrough(t.Context(), handles[0], "run 0", life, 3, 2); err != nil {
+	if err := bigtable.RecordHighWater(t.Context(), handles[0], "run 0", life, 3, 2); err != nil {
 		t.Fatal(err)
 	}
 	s := openBare(t, table)

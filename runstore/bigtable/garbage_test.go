@@ -38,8 +38,8 @@ func scanAll(t testing.TB, s *bigtable.Store) (entries int) {
 	return entries
 }
 
-// sweepIdle passes over the marks as if all runs without a lease had been idle for long.
-func sweepIdle(t testing.TB, s *bigtable.Store) {
+// scanIdle scans for orphans as if all runs without a lease had been idle for long.
+func scanIdle(t testing.TB, s *bigtable.Store) {
 	t.Helper()
 	bigtable.Ahead(s, func() { bigtable.OrphanScan(t.Context(), s) })
 }
@@ -77,7 +77,7 @@ func TestOrphans(t *testing.T) {
 	counts(t, tbl, "after a scan", 1, 2, 1)
 	bigtable.OrphanScan(t.Context(), s)
 	counts(t, tbl, "before the run is idle", 1, 2, 1)
-	sweepIdle(t, s)
+	scanIdle(t, s)
 	counts(t, tbl, "when the run is idle", 1, 0, 0)
 }
 
@@ -100,8 +100,8 @@ func TestOrphansOfAnIdleRun(t *testing.T) {
 		done <- err
 	}()
 	met(t, held, 1)
-	sweepIdle(t, s)
-	sweepIdle(t, s)
+	scanIdle(t, s)
+	scanIdle(t, s)
 	if n := len(keys(t, tbl, "d")); n != 0 {
 		t.Errorf("%d packs remain that no mark leads to", n)
 	}
@@ -121,7 +121,7 @@ func TestOrphansOfAnIdleRun(t *testing.T) {
 
 // Values that a record had before are collected; those that it has, and those of
 // events, are not, by whatever pass.
-func TestPassesKeepWhatIsNamed(t *testing.T) {
+func TestOrphanScansKeepWhatIsNamed(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)
@@ -145,8 +145,8 @@ func TestPassesKeepWhatIsNamed(t *testing.T) {
 	}
 	bigtable.EmptyGarbage(t.Context(), s) // what its first commit after the others' wrote in vain
 	before, packs := journal(), len(keys(t, tbl, "d"))
-	sweepIdle(t, s)
-	sweepIdle(t, s)
+	scanIdle(t, s)
+	scanIdle(t, s)
 	if after := journal(); len(after) != 203 || !slices.Equal(before, after) {
 		t.Errorf("the journal has %d events, and had %d, or others", len(after), len(before))
 	}
@@ -179,14 +179,14 @@ func TestMarks(t *testing.T) {
 	bigtable.OrphanScan(t.Context(), s)
 	marks("after a pass", 1)
 	commit(t, s, appending(lease, "first"))
-	sweepIdle(t, s)
+	scanIdle(t, s)
 	marks("under a live lease", 1)
 	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 		t.Fatal(err)
 	}
 	commit(t, openBare(t, table), signal("run", "second")) // and its process dies
 	for range 2 {
-		sweepIdle(t, s) // the first brings it into the feed
+		scanIdle(t, s) // the first brings it into the feed
 	}
 	marks("when it is idle", 0)
 	if found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(found) != 2 {

@@ -13,8 +13,8 @@ import (
 
 // What a process that was suspended writes for a run which was purged and cleared away
 // meanwhile, and then dies, is collected though no mark leads to it; what the run's next
-// life, other runs and writes under way have is not.
-func TestRowsOfALifeThatIsOver(t *testing.T) {
+// generation, other runs and writes under way have is not.
+func TestRowsOfAnEarlierGeneration(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"s", "d"} {
 		for _, anew := range []bool{false, true} {
@@ -107,7 +107,7 @@ func TestRowsOfALifeThatIsOver(t *testing.T) {
 // collect collects garbage.
 func collect(t testing.TB, s *bigtable.Store) {
 	t.Helper()
-	if err := bigtable.Collect(t.Context(), s); err != nil {
+	if err := bigtable.CollectGarbage(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 }

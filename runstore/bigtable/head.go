@@ -313,21 +313,21 @@ func (a *eventMeta) event(seq int64, data []byte) runstore.Event {
 }
 
 // encodeCell returns a cell of a header and a value.
-func encodeCell(about any, value []byte) []byte {
-	header, _ := json.Marshal(about) // numbers and bytes only: it cannot fail
+func encodeCell(meta any, value []byte) []byte {
+	header, _ := json.Marshal(meta) // numbers and bytes only: it cannot fail
 	cell := make([]byte, 0, len(header)+len(value)+4)
 	cell = binary.AppendUvarint(cell, uint64(len(header)))
 	return append(append(cell, header...), value...)
 }
 
 // decodeCell is the inverse of encodeCell.
-func decodeCell(cell []byte, about any) (value []byte, err error) {
+func decodeCell(cell []byte, meta any) (value []byte, err error) {
 	n, used := binary.Uvarint(cell)
 	if used <= 0 || uint64(len(cell)-used) < n {
 		return nil, corrupt(fmt.Errorf("a cell of %d bytes that this program did not write", len(cell)))
 	}
 	header := cell[used : used+int(n)]
-	if err := json.Unmarshal(header, about); err != nil {
+	if err := json.Unmarshal(header, meta); err != nil {
 		return nil, corrupt(fmt.Errorf("a cell that this program did not write: %w", err))
 	}
 	return bytes.Clone(cell[used+int(n):]), nil

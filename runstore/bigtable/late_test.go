@@ -292,7 +292,7 @@ func TestGivenUpWriteComesLate(t *testing.T) {
 			if got := shape(t, other); got != before { // reads the queues, and finds entries that are not true yet
 				t.Errorf("the write that is on its way changed\n%s\nto\n%s", before, got)
 			}
-			if c.name != "create anew" { // a pass over the marks writes to a purged run
+			if c.name != "create anew" { // an orphan scan writes to a purged run
 				bigtable.OrphanScan(t.Context(), other)
 			}
 			bigtable.EmptyGarbage(t.Context(), other)

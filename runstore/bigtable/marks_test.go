@@ -50,14 +50,14 @@ var lateDeletions = []struct {
 	held   func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool
 	pass   func(t testing.TB, s *bigtable.Store)
 }{
-	{"of an idle run", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 }, onMarks, sweepIdle},
+	{"of an idle run", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 }, onMarks, scanIdle},
 	{"of an idle run, before it is settled", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 },
-		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 1) }, sweepIdle},
+		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 1) }, scanIdle},
 	{"of an idle run, before its head says so", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 },
-		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 2) }, sweepIdle},
+		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 2) }, scanIdle},
 	{"of a write that was never made", func(t testing.TB, table bigtableemulator.TableName, s *bigtable.Store) int {
 		idle(t, s)
-		sweepIdle(t, s) // the next writes set marks
+		scanIdle(t, s) // the next writes set marks
 		dyingWrite(t, table, heavy("run"))
 		commit(t, s, signal("run", "another"))
 		return 2
@@ -65,7 +65,7 @@ var lateDeletions = []struct {
 	{"of a creation that was never made", func(t testing.TB, table bigtableemulator.TableName, s *bigtable.Store) int {
 		dyingCreation(t, table, runstore.RunSpec{ID: "run"})
 		return 0
-	}, onMarks, func(t testing.TB, s *bigtable.Store) { _ = bigtable.Collect(t.Context(), s) }},
+	}, onMarks, func(t testing.TB, s *bigtable.Store) { _ = bigtable.CollectGarbage(t.Context(), s) }},
 }
 
 // A deletion of a mark that is on its way for so long that the run is active again by

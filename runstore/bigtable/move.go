@@ -122,15 +122,15 @@ func (s *engine) newMover(ctx context.Context, r *cachedRun) (*mover, *row, erro
 }
 
 // add adds a record to the move.
-func (m *mover) add(key runstore.RecordKey, cell []byte, about *recordMeta) {
+func (m *mover) add(key runstore.RecordKey, cell []byte, meta *recordMeta) {
 	column := coldHere
-	if about.Pack != nil {
+	if meta.Pack != nil {
 		column = coldPacked
 	}
 	m.rows = append(m.rows, putAt(coldKey(m.run.id, m.list.generation, key, m.move), column, timestampOf(m.head.Stamp), cell))
 	m.fingerprints = append(m.fingerprints, hashOf(string(key)))
-	m.head.ColdTop = max(m.head.ColdTop, about.Version)
-	if about.Tombstone {
+	m.head.ColdTop = max(m.head.ColdTop, meta.Version)
+	if meta.Tombstone {
 		m.list.Tombstones++
 	}
 }
@@ -143,37 +143,37 @@ func (s *engine) moveRecords(ctx context.Context, r *cachedRun, t *outcome.Backo
 		return false, err
 	}
 	type candidate struct {
-		key   runstore.RecordKey
-		cell  []byte
-		about recordMeta
+		key  runstore.RecordKey
+		cell []byte
+		meta recordMeta
 	}
 	var movable []candidate
 	for _, item := range at.cells[familyRecords] {
 		one := candidate{key: runstore.RecordKey(qualifier(familyRecords, item)), cell: item.Value}
-		if _, err := decodeCell(item.Value, &one.about); err != nil {
+		if _, err := decodeCell(item.Value, &one.meta); err != nil {
 			return false, ofRun(r.id, err)
 		}
-		if one.about.isMovable(one.key) {
+		if one.meta.isMovable(one.key) {
 			movable = append(movable, one)
 		}
 	}
-	slices.SortStableFunc(movable, func(a, b candidate) int { return cmp.Compare(b.about.Rev, a.about.Rev) })
+	slices.SortStableFunc(movable, func(a, b candidate) int { return cmp.Compare(b.meta.Rev, a.meta.Rev) })
 	kept := int64(0)
 	for _, one := range movable {
 		size := int64(len(one.key) + len(one.cell))
 		if kept += size; kept <= s.hotBytes/3 {
 			continue
 		}
-		m.add(one.key, one.cell, &one.about)
+		m.add(one.key, one.cell, &one.meta)
 		m.drop(familyRecords, string(one.key))
 		m.head.RecordBytes -= size
-		if before := one.about.Hides; before == 0 {
+		if before := one.meta.Hides; before == 0 {
 			m.list.Keys++
 		} else if nonce, listed := m.list.nonceOf(before); listed {
 			m.obsolete = append(m.obsolete, coldKey(r.id, m.list.generation, one.key, coldMove{before, nonce}))
 		}
-		one.about.coldRev, one.about.Hides = m.move.rev, 0
-		m.records[one.key] = &one.about
+		one.meta.coldRev, one.meta.Hides = m.move.rev, 0
+		m.records[one.key] = &one.meta
 	}
 	if len(m.fingerprints) > 0 {
 		if applied, err := s.makeMove(ctx, r, m, t); err != nil || !applied {
@@ -205,16 +205,16 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 		return false, nil // only rows that do not count, which the orphan scan deletes
 	}
 	for _, one := range page.rows {
-		var about recordMeta
-		if _, err := decodeCell(one.cell, &about); err != nil {
+		var meta recordMeta
+		if _, err := decodeCell(one.cell, &meta); err != nil {
 			return false, ofRun(r.id, err)
 		}
 		// A tombstone stays while a cell in the run's row hides it: the cell names its move.
-		if about.Tombstone && cell(at.cells, familyRecords, string(one.key)) == nil {
+		if meta.Tombstone && cell(at.cells, familyRecords, string(one.key)) == nil {
 			c.Keys--
 			continue
 		}
-		m.add(one.key, one.cell, &about)
+		m.add(one.key, one.cell, &meta)
 	}
 	for _, key := range page.seen {
 		of, _, _ := coldParts(key[len(coldPrefix(r.id, c.generation)):])
@@ -336,9 +336,9 @@ func (s *engine) coldPacks(ctx context.Context, id runstore.RunID, at *row, f fu
 			if !ok || !c.counts(key, move) {
 				return true
 			}
-			var about recordMeta
-			if _, failed = decodeCell(cell(r, familyOther, coldPacked), &about); failed == nil {
-				f(&about)
+			var meta recordMeta
+			if _, failed = decodeCell(cell(r, familyOther, coldPacked), &meta); failed == nil {
+				f(&meta)
 			}
 			return failed == nil
 		}, bigtable.RowFilter(latest(column(familyOther, coldPacked))))

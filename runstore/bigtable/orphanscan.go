@@ -270,7 +270,7 @@ func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row)
 func (s *engine) wroteEvent(ctx context.Context, id runstore.RunID, found *row, seq int64, nonce uint64) (bool, error) {
 	if number := (seq - 1) / segmentSize; number < found.head.Sealed {
 		key := segmentKey(id, found.head.Generation, number)
-		segments, err := s.segments(ctx, []string{key})
+		segments, err := s.readSegments(ctx, []string{key})
 		if err != nil {
 			return false, err
 		}

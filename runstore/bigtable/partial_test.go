@@ -40,7 +40,7 @@ func TestCommitWritesSomeOfItsRows(t *testing.T) {
 				if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 					t.Fatal(err)
 				}
-				sweepIdle(t, s)
+				scanIdle(t, s)
 			}
 			id := map[bool]runstore.RunID{true: "idle", false: "run"}[kind == 'm']
 			before := rest(t, tbl)

@@ -179,7 +179,7 @@ func (s *engine) readJournal(ctx context.Context, id runstore.RunID, from int64,
 			keys = append(keys, segmentKey(id, r.head.Generation, number))
 			size += segmentSize
 		}
-		segments, err := s.segments(ctx, keys)
+		segments, err := s.readSegments(ctx, keys)
 		if err != nil {
 			return nil, err
 		}

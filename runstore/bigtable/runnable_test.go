@@ -60,7 +60,7 @@ func isWanted(t testing.TB, what string, s *bigtable.Store, q runstore.IndexQuer
 func placesOf(t testing.TB, tbl *client.Table) (all []bigtable.EntryParts) {
 	t.Helper()
 	for _, key := range keys(t, tbl, "i") {
-		if p, ok := bigtable.PartsOf(key[2:]); ok && p.Index == string(runstore.IndexRunnable) {
+		if p, ok := bigtable.ParseIndexEntry(key[2:]); ok && p.Index == string(runstore.IndexRunnable) {
 			all = append(all, p)
 		}
 	}
@@ -199,7 +199,7 @@ func TestAScanWritesTheMissingRow(t *testing.T) {
 	runnable(t, s, "other", 2*runstore.MinTTL)
 	bigtable.EmptyGarbage(t.Context(), s)
 	deleteRows(t, tbl, "i", func(key string) bool {
-		p, ok := bigtable.PartsOf(key[2:])
+		p, ok := bigtable.ParseIndexEntry(key[2:])
 		return ok && p.Index == string(runstore.IndexRunnable) && p.Run == "run"
 	})
 	// What a handle leaves that dies between the two: the row of before.

@@ -39,10 +39,13 @@ type journalEvent struct {
 	data []byte
 }
 
-// segments reads segments of the journal by their keys.
-func (s *engine) segments(ctx context.Context, keys []string) (map[string][]journalEvent, error) {
-	found := map[string][]journalEvent{}
-	err := s.eachSegment(ctx, keys, func(key string, events []journalEvent, damage error) error {
+// journalSegment is a segment of the journal: segmentSize events in an immutable row.
+type journalSegment []journalEvent
+
+// readSegments reads segments of the journal by their keys.
+func (s *engine) readSegments(ctx context.Context, keys []string) (map[string]journalSegment, error) {
+	found := map[string]journalSegment{}
+	err := s.eachSegment(ctx, keys, func(key string, events journalSegment, damage error) error {
 		found[key] = events
 		return damage
 	})
@@ -50,10 +53,10 @@ func (s *engine) segments(ctx context.Context, keys []string) (map[string][]jour
 }
 
 // eachSegment calls f for each segment that exists. damage is the error if it cannot be decoded.
-func (s *engine) eachSegment(ctx context.Context, keys []string, f func(key string, events []journalEvent, damage error) error) error {
+func (s *engine) eachSegment(ctx context.Context, keys []string, f func(key string, events journalSegment, damage error) error) error {
 	return s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		number := fromBE64(r.Key()[len(r.Key())-8:])
-		var events []journalEvent
+		var events journalSegment
 		err := eachFramed(cell(r, familyOther, ""), number*segmentSize+1, func(one journalEvent, _ []byte) error {
 			events = append(events, one)
 			return nil

@@ -240,7 +240,7 @@ func bulky(t testing.TB, s *bigtable.Store, id runstore.RunID) runstore.Lease {
 }
 
 // A purge takes away all rows of the run but its own, soon. A new run of the id shows
-// nothing of the former life, and nor does the feed.
+// nothing of the former generation, and nor does the feed.
 func TestPurgeLeavesNothing(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)

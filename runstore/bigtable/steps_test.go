@@ -20,7 +20,7 @@ func skip(t testing.TB, s *bigtable.Store) {
 	}
 }
 
-// lose deletes the segments of the feed's log, but for some.
+// lose deletes the pages of the feed's log, but for some.
 func lose(t testing.TB, tbl *client.Table, kept []string) {
 	t.Helper()
 	deleteRows(t, tbl, "l", func(key string) bool { return !slices.Contains(kept, key) })

@@ -104,7 +104,7 @@ var interruptions = []interrupted{
 				t.Fatal(err)
 			}
 		},
-		works: sweepIdle,
+		works: scanIdle,
 		keeps: func(t testing.TB, s *bigtable.Store, tbl *client.Table) {
 			if len(keys(t, tbl, "m")) == 0 {
 				t.Error("no mark leads to the run")
@@ -136,7 +136,7 @@ var interruptions = []interrupted{
 			s := openBare(t, table)
 			purge(t, s, takeOver(t, s, "run"))
 		},
-		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.Collect(t.Context(), s) },
+		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.CollectGarbage(t.Context(), s) },
 		keeps: wholeJournal,
 	},
 	{
@@ -149,7 +149,7 @@ var interruptions = []interrupted{
 		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			deleteRows(t, raw(t, table), "r", func(string) bool { return true })
 		},
-		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.Collect(t.Context(), s) },
+		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.CollectGarbage(t.Context(), s) },
 		keeps: func(t testing.TB, s *bigtable.Store, tbl *client.Table) {
 			if len(keys(t, tbl, "m")) == 0 {
 				t.Error("no mark leads to the run")
@@ -331,9 +331,9 @@ func TestFeedAfterAFailoverThatWasSlept(t *testing.T) {
 	table := newTable(t)
 	tbl := raw(t, table)
 	old := bareHandles(t, table, 1)
-	inPagesOfTheirOwn := func(turns int) {
+	inPagesOfTheirOwn := func(rounds int) {
 		t.Helper()
-		inPages(t, old, turns)
+		inPages(t, old, rounds)
 		for range 2 { // the second call finds that nothing was appended, and closes the page
 			if err := bigtable.WriteBack(t.Context(), old[0]); err != nil {
 				t.Fatal(err)

@@ -172,7 +172,7 @@ func TestOlderProgramIsRefused(t *testing.T) {
 	}
 	table, tbl = format2(t)
 	s = openBare(t, table)
-	bigtable.SetHot(s, 3<<10)
+	bigtable.SetMoveAbove(s, 3<<10)
 	for i := range 60 {
 		b := signal("held", "records")
 		b.Put(runstore.RecordKey(fmt.Sprint("cold/", i)), []byte("value"))
