@@ -9,10 +9,10 @@ import (
 )
 
 // Handles that remember what the log of the feed has of a run append to it in turns, and one of
-// them tells the run's row what it has, or none does. Each event is in the feed once.
+// them writes the positions back to the run's row, or none does. Each event is in the feed once.
 func TestHandlesAppendInTurns(t *testing.T) {
 	t.Parallel()
-	for _, told := range []bool{false, true} {
+	for _, recorded := range []bool{false, true} {
 		table := newTable(t)
 		s, other := openBare(t, table), openBare(t, table)
 		hold(t, s, "run")
@@ -22,13 +22,13 @@ func TestHandlesAppendInTurns(t *testing.T) {
 			for _, h := range []*bigtable.Store{s, other, other, s, s} {
 				n++
 				commit(t, h, signal("run", fmt.Sprint(n)))
-				bigtable.Rounds(t.Context(), h)
+				bigtable.PublishPending(t.Context(), h)
 			}
-			if told {
+			if recorded {
 				n++
 				commit(t, other, signal("run", fmt.Sprint(n)))
 				commit(t, other, signal("another", fmt.Sprint(round)))
-				if err := bigtable.Sequence(t.Context(), other, "run", "another"); err != nil {
+				if err := bigtable.Publish(t.Context(), other, "run", "another"); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -36,11 +36,11 @@ func TestHandlesAppendInTurns(t *testing.T) {
 		seen := map[runstore.RunID]runstore.Seq{}
 		for _, e := range whole(t, s, 0, 100, nil) {
 			if seen[e.Run]++; e.Seq != seen[e.Run] {
-				t.Errorf("told %v: event %d of %q comes as number %d", told, e.Seq, e.Run, seen[e.Run])
+				t.Errorf("told %v: event %d of %q comes as number %d", recorded, e.Seq, e.Run, seen[e.Run])
 			}
 		}
 		if int(seen["run"]) != n {
-			t.Errorf("told %v: the feed has %d events of the run, want %d", told, seen["run"], n)
+			t.Errorf("told %v: the feed has %d events of the run, want %d", recorded, seen["run"], n)
 		}
 	}
 }

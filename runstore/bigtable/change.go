@@ -17,52 +17,58 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// needs says what an operation has to know of its run.
+// needs are what an operation has to know of its run before it can decide.
 type needs struct {
-	fresh   bool                 // read now, not what the handle remembers
-	keys    []runstore.RecordKey // of records
-	all     bool                 // of all records
-	results bool                 // those of the last requests with writes and an id
-	replays bool                 // these too, unless the handle knows the run
-	events  bool                 // there will be events: the row must have room
-	strict  bool                 // the write is made under a fence: where that is strict it is over with the lease
-	epoch   bool                 // the store's, and the run's former grants: for a grant
+	fresh   bool                 // the head as read by this operation, not as the handle remembers it
+	keys    []runstore.RecordKey // the versions of these records
+	all     bool                 // the versions of all records
+	results bool                 // the results of the last requests with writes and an id
+	replays bool                 // the same, but only if the operation reads the run anyway
+	events  bool                 // room in the row for events
+	strict  bool                 // the write is made under a fence: under a strict lease it must not outlive the lease
+	epoch   bool                 // the store's epoch and the run's former grants: for a grant
 
-	// clock reports whether what was read calls for the server's clock.
-	clock func(r *run) bool
+	// clock reports whether the decision needs the server's clock.
+	clock func(r *cachedRun) bool
 }
 
-// certain is how far before its expiry a lease is live beyond doubt, by a reading of
-// Bigtable's clock that is not old. A handle that was suspended may think so for a
-// little longer than it is true, and takes no lease meanwhile.
-const certain = 2 * time.Second
+// clockMargin is how far before its expiry a lease is certainly live, by the handle's estimate of Bigtable's
+// clock. 2 s: many times the error of an estimate that is not old. A handle that was suspended may take the
+// lease for live a little too long, and then grants nothing meanwhile.
+const clockMargin = 2 * time.Second
 
-// surelyLive reports whether the lease is live, by what a handle knows of the clock.
-func (s *engine) surelyLive(r *run) bool { return s.surelyBefore(r.head.expiry(r.beat)) }
+// surelyLive reports whether the lease is certainly live, by the handle's estimate of the clock.
+func (s *engine) surelyLive(r *cachedRun) bool { return s.surelyBefore(r.head.expiry(r.beat)) }
 
-// surelyBefore reports whether a time is still to come, by what a handle knows of the clock.
+// surelyBefore reports whether a time is certainly in the future, by the handle's estimate of the clock.
 func (s *engine) surelyBefore(us int64) bool {
 	now, age := s.clock.estimate()
-	return age < 2*refreshAfter && now.Add(certain).Before(runstore.FromMicros(us))
+	return age < 2*refreshAfter && now.Add(clockMargin).Before(runstore.FromMicros(us))
 }
 
-// decide returns the edit that an operation wants, from what is known of the run. now is
-// the store clock as the handle's clock estimates it (clock.go). A nil edit with a nil
-// error means that nothing is left to do.
-type decide func(r *run, now time.Time) (*edit, error)
+// decideFunc returns the edit that an operation makes of a run as the handle knows it. now is the handle's
+// estimate of the store clock (clock.go), or the server's clock if needs.clock asked for it. A nil edit with
+// a nil error means that nothing is left to do.
+type decideFunc func(r *cachedRun, now time.Time) (*edit, error)
 
-// write performs one operation on one run: it decides from what the handle knows, writes
-// what has to be there first, and then swaps the head. When the head is no longer the
-// one that was decided on, it reads the run and decides anew. What a handle remembers
-// can be out of date, so nothing but a change that was made is told without a read.
-func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide) (*edit, error) {
-	r, err := s.runs.enter(ctx, id)
+// write performs one operation on one run by compare-and-swap: every change of a run goes through it.
+//
+//  1. It reads what the operation needs, unless the handle remembers it, and calls f to decide.
+//  2. It writes the rows that the change names (edit.rows): values that are too large, index entries, marks.
+//  3. It swaps the head. The predicate is the revision that f has decided on.
+//  4. If the revision was another one, it reads the run, finds out from the head's nonces whether a copy of
+//     this change was applied, and if not decides again.
+//
+// What a handle remembers may be out of date. So write returns an error, or that nothing is left to do, only
+// after a read by this operation; a change that was applied proves itself.
+func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decideFunc) (*edit, error) {
+	r, err := s.runs.acquire(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	defer s.runs.leave(r)
-	fresh, turn, relieved := false, newTurn(s.clock.here), false
-	for t := s.tries(); ; {
+	defer s.runs.release(r)
+	fresh, ticket, moved := false, newTicket(s.clock.local), false
+	for t := s.newBackoff(); ; {
 		if !fresh && (n.fresh || !r.has(n)) {
 			if err := s.load(ctx, r, n); err != nil {
 				r.forget()
@@ -70,7 +76,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			}
 			fresh = true
 		}
-		if now := s.epoch(); r.stored != nil && r.head.isOld(now) {
+		if now := s.currentEpoch(); r.stored != nil && r.head.isOld(now) {
 			if err := s.raiseRun(ctx, r, now, t); err != nil {
 				r.forget()
 				return nil, err
@@ -81,29 +87,29 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		now, _ := s.clock.estimate()
 		asked := r.exists() && n.clock != nil && n.clock(r)
 		if asked {
-			if now, err = s.ask(ctx, runKey(id)); err != nil {
+			if now, err = s.readServerClock(ctx, runKey(id)); err != nil {
 				return nil, err
 			}
 		}
-		if n.events && r.crowded() {
-			if err := s.makeRoom(ctx, r, t); err != nil {
+		if n.events && r.mustSeal() {
+			if err := s.sealNow(ctx, r, t); err != nil {
 				r.forget()
 				return nil, err
 			}
 			fresh = false
 			continue
 		}
-		if len(n.keys) > 0 && r.head.RecordBytes > maxRecordBytes && s.isHeavy(r) {
+		if len(n.keys) > 0 && r.head.RecordBytes > maxRecordBytes && s.needsMove(r) {
 			if err := s.moveNow(ctx, r, t); err != nil {
 				return nil, err
 			}
 			fresh = false
 			continue
 		}
-		began := s.clock.here.Read()
+		began := s.clock.local.Read()
 		e, err := f(r, now)
-		if isFull(err) && !relieved { // some records may have become movable since the last move
-			relieved = true
+		if isFull(err) && !moved { // records may have become movable since the last move
+			moved = true
 			if err := s.moveNow(ctx, r, t); err != nil {
 				return nil, err
 			}
@@ -118,47 +124,47 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			return nil, err
 		}
 		if e.replay {
-			return nil, s.replace(ctx, r)
+			return nil, s.restoreRunnableEntry(ctx, r)
 		}
-		e.place()
-		if turn.yields(r.stored, s.yieldFor) {
+		e.placeRunnable()
+		if ticket.mustWait(r.stored, s.ticketTimeout) {
 			r.forget()
 			if fresh = false; !t.More(ctx) {
 				return nil, outcome.Unavailable(outcome.Cause(ctx, errBusy))
 			}
 			continue
 		}
-		if asked { // the readings before this one are of no use any more
+		if asked { // earlier readings are obsolete
 			e.m.DeleteTimestampRange(familyClock, columnClock, 0, bigtable.Time(now))
 			if n.strict && r.head.Strict {
-				e.until = began.Add(runstore.FromMicros(r.head.expiry(r.beat)).Sub(now))
+				e.deadline = began.Add(runstore.FromMicros(r.head.expiry(r.beat)).Sub(now))
 			}
 		}
 		if err := s.writeAll(ctx, e.rows); err != nil {
-			s.waste.add(e.orphans()...) // some of them may have been written
+			s.garbage.deleteOrphans(e.orphans()...) // some of them may have been written
 			return nil, err
 		}
-		beside := s.writeBeside(ctx, e)
-		swapped, doubt, err := s.swap(ctx, r, e, t, turn)
-		unplaced := beside()
+		waitAlongside := s.writeAlongside(ctx, e)
+		swapped, ambiguous, err := s.swap(ctx, r, e, t, ticket)
+		entryErr := waitAlongside()
 		if err != nil {
 			r.forget()
 			return nil, err
 		}
 		orphans := e.orphans()
 		if !swapped {
-			// Only the read that a new decision needs anyway tells whose revision it was. Until
-			// then nothing that the change wrote ahead may be deleted.
-			turn.lost(ctx, s, r, n.epoch)
+			// The read for the next decision shows which write made the revision. Until then
+			// the rows that were written ahead must stay.
+			ticket.lostRace(ctx, s, r, n.epoch)
 			r.forget()
 			if err = s.load(ctx, r, n); err == nil {
-				swapped, err = e.isMade(&r.head)
+				swapped, err = e.isApplied(&r.head)
 			}
-			if errors.Is(err, errLongAgo) && !doubt {
-				// The handle was far behind when it sent the only copy that it knows of, which
-				// found another revision. An unseen repeat would look the same if that many
-				// writes came between its copies, so the rows written ahead are left to the
-				// passes, which delete them if no head names them.
+			if errors.Is(err, errLongAgo) && !ambiguous {
+				// The handle was far behind when it sent its only copy, which found another
+				// revision. An unseen repeat would look the same if that many writes came
+				// between its copies, so the rows written ahead are left to the orphan scan,
+				// which deletes them if no head names them.
 				err, orphans = nil, nil
 			}
 			if err != nil {
@@ -166,29 +172,29 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 				return nil, outcome.Unknown(err)
 			}
 		}
-		if swapped && unplaced != nil {
-			e.dead, e.gone = nil, nil // the entry of before leads to the run
-			s.made(r, e)
+		if swapped && entryErr != nil {
+			e.obsolete, e.obsoleteNow = nil, nil // the former entry still leads to the run
+			s.noteApplied(r, e)
 			r.forget()
-			return nil, outcome.Unknown(unplaced)
+			return nil, outcome.Unknown(entryErr)
 		}
 		if swapped {
-			s.made(r, e)
+			s.noteApplied(r, e)
 			return e, nil
 		}
-		s.waste.add(orphans...)
+		s.garbage.deleteOrphans(orphans...)
 		if t.Left() < 0 {
 			r.forget()
 			return nil, outcome.Unavailable(errBusy)
 		}
-		if fresh = !turn.rests(s); !fresh {
+		if fresh = !ticket.rest(s); !fresh {
 			r.forget()
 		}
 	}
 }
 
-// has reports whether a handle knows what an operation needs.
-func (r *run) has(n needs) bool {
+// has reports whether the handle remembers what an operation needs.
+func (r *cachedRun) has(n needs) bool {
 	if !r.known || n.results && r.results == nil || n.all || n.epoch {
 		return false
 	}
@@ -200,12 +206,12 @@ func (r *run) has(n needs) bool {
 	return true
 }
 
-// load reads what an operation needs. What the handle knows beside it stays, if the
-// head is still the same. Records that have left the row are read together with it (withCold): their
-// versions are those of the revision that was read, and the write compares that revision.
-func (s *engine) load(ctx context.Context, r *run, n needs) error {
+// load reads what an operation needs. It keeps what else the handle remembers if the revision is still the
+// same. Cold records are read consistently with the row (withCold): their versions are those of the revision
+// that was read, and the write compares that revision.
+func (s *engine) load(ctx context.Context, r *cachedRun, n needs) error {
 	var filters []bigtable.Filter
-	// Who puts one record the handle does not know will put others.
+	// A caller that puts one record that the handle does not know will put others.
 	all := n.all || len(n.keys) > 0 && r.known && r.head.RecordBytes < maxLoaded
 	if all {
 		filters = append(filters, wholeFamily(familyRecords))
@@ -215,7 +221,7 @@ func (s *engine) load(ctx context.Context, r *run, n needs) error {
 	if n.results || n.replays {
 		filters = append(filters, wholeFamily(familyBatches))
 	}
-	var absent []runstore.RecordKey // from the row, as far as is known
+	var absent []runstore.RecordKey // records that may be cold
 	for _, k := range n.keys {
 		if k != runstore.SummaryKey {
 			absent = append(absent, k)
@@ -225,15 +231,15 @@ func (s *engine) load(ctx context.Context, r *run, n needs) error {
 	if n.epoch {
 		read = func() (*row, error) { return s.readRunAndEpoch(ctx, r.id, filters...) }
 	} else if len(absent) > 0 {
-		filters = append(filters, coldFilter())
+		filters = append(filters, moveListFilter())
 	}
-	found, list, colds, err := (*row)(nil), (*cold)(nil), coldPage{}, error(nil)
+	found, list, colds, err := (*row)(nil), (*moveList)(nil), coldPage{}, error(nil)
 	if len(absent) == 0 {
 		found, err = read()
 	} else {
-		found, list, colds, err = s.withCold(ctx, r.id, read, func(c *cold) (coldPage, error) {
+		found, list, colds, err = s.withCold(ctx, r.id, read, func(c *moveList) (coldPage, error) {
 			return s.coldKeys(ctx, r.id, c, slices.DeleteFunc(slices.Clone(absent), func(k runstore.RecordKey) bool {
-				return r.prints.of == c.id() && !r.prints.has(k)
+				return r.fingerprints.of == c.id() && !r.fingerprints.has(k)
 			}))
 		})
 	}
@@ -242,7 +248,7 @@ func (s *engine) load(ctx context.Context, r *run, n needs) error {
 	}
 	if !r.known || string(found.stored) != string(r.stored) {
 		r.forget()
-		r.records = map[runstore.RecordKey]*meta{}
+		r.records = map[runstore.RecordKey]*recordMeta{}
 	}
 	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
 	if n.epoch {
@@ -257,23 +263,23 @@ func (s *engine) load(ctx context.Context, r *run, n needs) error {
 		r.records[k] = nil
 	}
 	for _, one := range colds.rows {
-		m := &meta{}
-		if _, err := split(one.cell, m); err != nil {
+		m := &recordMeta{}
+		if _, err := decodeCell(one.cell, m); err != nil {
 			return err
 		}
-		m.cold, m.Under = one.move.rev, 0
+		m.coldRev, m.Hides = one.move.rev, 0
 		r.records[one.key] = m
 	}
 	for _, item := range found.cells[familyRecords] {
 		key := runstore.RecordKey(qualifier(familyRecords, item))
-		m := &meta{}
-		if _, err := split(item.Value, m); err != nil {
+		m := &recordMeta{}
+		if _, err := decodeCell(item.Value, m); err != nil {
 			return err
 		}
-		m.size = m.takes(key, item.Value)
+		m.size = m.footprint(key, item.Value)
 		r.records[key] = m
 	}
-	if err := s.learnPrints(ctx, r, list, n.keys); err != nil {
+	if err := s.learnFingerprints(ctx, r, list, n.keys); err != nil {
 		return err
 	}
 	if n.results || n.replays {
@@ -289,48 +295,48 @@ func (s *engine) load(ctx context.Context, r *run, n needs) error {
 	return nil
 }
 
-// edit is a change on its way to become one conditional mutation.
+// edit is a change of a run while it is prepared, sent and resolved: one conditional mutation, the rows that
+// it names, and the rows that it makes obsolete.
 type edit struct {
-	run    *run
+	run    *cachedRun
 	head   head
 	stored []byte // the revision's cell
 	nonce  uint64
 	sent   localclock.Reading
 	now    int64
-	m      *bigtable.Mutation // what the row gets beside its head
+	m      *bigtable.Mutation // the change of the row, without the head until swap
 
-	records map[runstore.RecordKey]*meta // as they are after it
-	moved   bool                         // others have written since it was made
-	purged  bool
-	creates bool
-	until   localclock.Reading // it is over then: the strict lease under which it is made ends; zero: never
-	result  *result
-	tail    tail
-	granted bool       // it makes a grant
-	replay  bool       // it was made before
-	fixed   int64      // by how much the records grow that cannot leave the row
-	rows    []mutation // to be written before it
-	beside  []mutation // to be written at the same time, see runnable.go
-	dead    []string   // rows that nothing names after it
-	gone    []string   // those among them that no scan needs any more
-	done    runstore.Committed
+	records     map[runstore.RecordKey]*recordMeta // as they are after it
+	superseded  bool                               // other writes were applied after it
+	purged      bool
+	creates     bool
+	deadline    localclock.Reading // the end of the strict lease under which it is sent, or zero
+	result      *result
+	tail        tail
+	granted     bool       // it grants the lease
+	replay      bool       // the request was applied before
+	pinnedBytes int64      // growth of the records that cannot leave the row
+	rows        []mutation // written before the head
+	alongside   []mutation // written at the same time as the head, see runnable.go
+	obsolete    []string   // rows that nothing names after the change; scans under way may still need them
+	obsoleteNow []string   // rows that nothing names after the change, and no scan needs
+	done        runstore.Committed
 }
 
-// orphans returns the rows that were written for a change which was not made, and
-// never will be: their keys are this change's alone.
+// orphans returns the rows that no head names if the change is never applied. Their keys contain its nonce.
 func (e *edit) orphans() (keys []string) {
-	for _, m := range append(e.rows[:len(e.rows):len(e.rows)], e.beside...) {
-		if m.key[:1] != kindSegment { // which others may have written alike
+	for _, m := range append(e.rows[:len(e.rows):len(e.rows)], e.alongside...) {
+		if m.key[:1] != kindSegment { // other handles may have written the same
 			keys = append(keys, m.key)
 		}
 	}
 	return keys
 }
 
-// newEdit begins a change.
-func newEdit(r *run, now time.Time) *edit {
+// newEdit returns a change that gives the run its next revision, and changes nothing else yet.
+func newEdit(r *cachedRun, now time.Time) *edit {
 	e := &edit{run: r, head: r.head, nonce: rand.Uint64(), m: bigtable.NewMutation(), tail: r.tail}
-	e.head.madeBy(e.nonce)
+	e.head.addRevision(e.nonce)
 	e.now = max(r.head.Time, runstore.Micros(now.Truncate(runstore.TimePrecision)))
 	e.head.Time = e.now
 	return e
@@ -339,13 +345,13 @@ func newEdit(r *run, now time.Time) *edit {
 // time returns the time of the change.
 func (e *edit) time() time.Time { return runstore.FromMicros(e.now) }
 
-// beat makes the change a grant or a renewal: Bigtable stamps it.
-func (e *edit) beat() {
+// stampBeat adds the cell to which Bigtable gives the time of a grant or a renewal.
+func (e *edit) stampBeat() {
 	e.m.DeleteCellsInColumn(familyHead, columnBeat)
-	e.m.Set(familyHead, columnBeat, bigtable.ServerTime, e.head.beatOf())
+	e.m.Set(familyHead, columnBeat, bigtable.ServerTime, e.head.beatValue())
 }
 
-// grant makes a grant and the writes that come with it, and keeps their result.
+// grant adds a grant, the writes of its request, and the result of both.
 func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.Granted, error) {
 	granted := before.Granted(req, e.time())
 	e.head.grant(granted)
@@ -353,24 +359,25 @@ func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.G
 	if len(granted.Former) > 0 {
 		e.set(familyOther, columnFormer, granted.Former)
 	}
-	e.beat()
-	made := runstore.Granted{Lease: granted.Lease(req.TTL), Former: granted.Holder.Former}
-	e.apply(req.Writes, made.Token, made.Owner, false)
-	if made.Committed = e.done; !req.Writes.IsZero() {
-		e.remember(rules.GrantResult(req.Grant), result{Token: int64(made.Token), Former: int(made.Former)})
+	e.stampBeat()
+	applied := runstore.Granted{Lease: granted.Lease(req.TTL), Former: granted.Holder.Former}
+	e.apply(req.Writes, applied.Token, applied.Owner, false)
+	if applied.Committed = e.done; !req.Writes.IsZero() {
+		e.keepResult(rules.GrantResult(req.Grant), result{Token: int64(applied.Token), Former: int(applied.Former)})
 	}
-	return made, e.fits()
+	return applied, e.checkFits()
 }
 
-// swap replaces the revision that the change was decided on by its own, with all that
-// belongs to it, and reports whether the predicate matched. Bigtable's client never
-// repeats a conditional mutation. This does, and so may an interceptor of the caller's, or
-// a retry policy, unseen: where the predicate did not match, either another write came
-// first or a copy of this one. The head tells which (edit.isMade), and no copy that is
-// still on its way can be applied any more. It reports doubt if it sent several copies.
-func (s *engine) swap(ctx context.Context, r *run, e *edit, t *outcome.Backoff, turn *turn) (swapped, doubt bool, err error) {
-	e.stored, e.sent = e.head.revision(), s.clock.here.Read()
-	if len(r.stored) > revisionSize { // a read-modify-write stamps the cell, and newer cells hide this one
+// swap sends the conditional mutation that replaces the revision that the change was decided on. It reports
+// whether the predicate matched, and ambiguous if it sent more than one copy.
+//
+// Bigtable's client never repeats a conditional mutation. swap does, and so may an interceptor or a retry
+// policy of the caller, unseen. So if the predicate did not match, either another write was first or a copy
+// of this one. The nonces of the head show which (edit.isApplied). No copy that is still on its way can be
+// applied after that.
+func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Backoff, ticket *ticket) (swapped, ambiguous bool, err error) {
+	e.stored, e.sent = e.head.revision(), s.clock.local.Read()
+	if len(r.stored) > revisionSize { // the cell with tickets has a later timestamp, and would hide this one
 		e.m.DeleteCellsInColumn(familyHead, columnRev)
 	}
 	e.set(familyHead, columnRev, e.stored)
@@ -379,68 +386,68 @@ func (s *engine) swap(ctx context.Context, r *run, e *edit, t *outcome.Backoff, 
 	wants := false
 	if r.stored != nil {
 		// One exact match of one cell: the service documents it as atomic with the mutation.
-		from, to := turn.expected(r.stored)
+		from, to := ticket.expectedRange(r.stored)
 		same := bigtable.ChainFilters(column(familyHead, columnRev), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(from, to))
 		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
 	}
-	for ; ; doubt = true {
-		if !e.until.IsZero() && s.clock.here.Until(e.until) < 0 {
-			if !doubt {
-				return false, doubt, runstore.ErrLeaseExpired
+	for ; ; ambiguous = true {
+		if !e.deadline.IsZero() && s.clock.local.Until(e.deadline) < 0 {
+			if !ambiguous {
+				return false, ambiguous, runstore.ErrLeaseExpired
 			}
 			found, err := s.readRun(ctx, r.id)
 			if err == nil {
-				swapped, err = e.isMade(&found.head)
+				swapped, err = e.isApplied(&found.head)
 			}
 			if err == nil && !swapped {
 				err = errLate // a copy may still be under way
 			}
 			if err != nil {
-				return false, doubt, outcome.Unknown(err)
+				return false, ambiguous, outcome.Unknown(err)
 			}
-			return true, doubt, nil
+			return true, ambiguous, nil
 		}
 		var matched bool
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
-		if !e.until.IsZero() {
+		if !e.deadline.IsZero() {
 			var early context.CancelFunc
-			bound, early = context.WithTimeout(bound, s.clock.here.Until(e.until))
+			bound, early = context.WithTimeout(bound, s.clock.local.Until(e.deadline))
 			defer early()
 		}
 		err := s.table.Apply(bound, runKey(r.id), m, bigtable.GetCondMutationResult(&matched))
 		cancel()
 		switch {
 		case err == nil:
-			return matched == wants, doubt, nil
-		case refusedByServer(err) && !doubt:
-			return false, doubt, outcome.Unavailable(s.plainly(err))
+			return matched == wants, ambiguous, nil
+		case refusedByServer(err) && !ambiguous:
+			return false, ambiguous, outcome.Unavailable(s.explain(err))
 		case ctx.Err() != nil || refusedByServer(err) || !t.More(ctx):
-			return false, doubt, outcome.Unknown(s.plainly(outcome.Cause(ctx, err)))
+			return false, ambiguous, outcome.Unknown(s.explain(outcome.Cause(ctx, err)))
 		}
 	}
 }
 
-// isMade reports whether a head that was read after the change was sent has it. It
-// returns an error if the head has more revisions since than it remembers the nonces of.
-func (e *edit) isMade(found *head) (made bool, err error) {
-	made, known := found.made(e.head.Rev, e.nonce)
+// isApplied reports whether the change was applied, by a head that was read after it was sent. It returns
+// errLongAgo if the head has too many later revisions to show that.
+func (e *edit) isApplied(found *head) (applied bool, err error) {
+	applied, known := found.wrote(e.head.Rev, e.nonce)
 	if !known {
 		return false, errLongAgo
 	}
-	if made && found.Rev > e.head.Rev { // what is known beside the head is out of date
-		e.moved = true
+	if applied && found.Rev > e.head.Rev { // what is known beside the head is out of date
+		e.superseded = true
 	}
-	return made, nil
+	return applied, nil
 }
 
-// made takes over a change that was made.
-func (s *engine) made(r *run, e *edit) {
+// noteApplied updates what the handle knows after a change was applied, and queues what follows from it.
+func (s *engine) noteApplied(r *cachedRun, e *edit) {
 	r.stored, r.head, r.beat = e.stored, e.head, 0
-	if p := r.sealing.Load(); p != nil && !p.isNext(&e.head) {
-		r.sealing.CompareAndSwap(p, nil) // it was used, or cannot be any more
+	if p := r.pendingSeal.Load(); p != nil && !p.isNext(&e.head) {
+		r.pendingSeal.CompareAndSwap(p, nil) // the change has taken it, or a change by another handle has made it useless
 	}
 	switch {
-	case e.head.Purged || e.moved:
+	case e.head.Purged || e.superseded:
 		r.forget()
 	default:
 		r.tail = e.tail
@@ -450,16 +457,16 @@ func (s *engine) made(r *run, e *edit) {
 		}
 		r.all = r.all || e.creates
 		if e.result != nil && r.results != nil {
-			if len(r.results) > 2*ring {
+			if len(r.results) > 2*maxResults {
 				r.results = nil // to be read again
 			} else {
 				r.results[e.result.name()] = *e.result
 			}
 		}
 	}
-	when := moment{e.sent, e.head.Epoch}
-	s.waste.replaced(when, e.dead)
-	s.waste.find(garbage{moment: when, keys: e.gone})
-	s.feed.committed(r.id, e)
-	s.relieve(r)
+	when := observation{e.sent, e.head.Epoch}
+	s.garbage.deleteLater(when, e.obsolete)
+	s.garbage.deleteSoon(garbageRows{observation: when, keys: e.obsoleteNow})
+	s.feed.noteCommit(r.id, e)
+	s.moveInBackground(r)
 }

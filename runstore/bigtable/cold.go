@@ -15,30 +15,30 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// Cold records are records that have left the row of their run: each is an immutable row whose key
-// sorts by the record's key, so Bigtable itself keeps them in the order of pages. Records leave in
-// moves (move.go), and the run's row lists the moves that were made.
+// Cold records are records that have left the row of their run. Each is an immutable row whose key sorts
+// by the record's key, so Bigtable keeps them in the order in which callers page through them. Records
+// leave the row in moves (move.go), and the run's row lists the moves that were applied.
 //
-// It is not simple because only one row is atomic. A row of a cold record says nothing alone: the
-// move that wrote it may have failed, and a request that was suspended may write it again years later.
+// It is not simple because only one row is atomic. A row of a cold record proves nothing alone: the move
+// that wrote it may have failed, and a request that was suspended may write it again years later.
 //
-//  1. A row of a cold record counts if the run's row lists the revision and the nonce of its move,
-//     the life in its key is the run's, and no rewriting has replaced it (cold.counts). Of several that
-//     count for one key, that of the latest move does.
+//  1. A row of a cold record counts if the run's row lists the revision and the nonce of its move, the
+//     generation in its key is the run's, and no rewriting has replaced it (moveList.counts). If several
+//     rows of one key count, the one of the latest move does.
 //  2. A cell in the run's row, a tombstone included, hides the rows of its key.
 //  3. A row that counts is deleted only after a conditional mutation of the run's row that hides it for
 //     good: a later move, a rewriting or a purge. Each of these changes the identity of the list
-//     (cold.id).
-//  4. So a reader that finds the list's identity after its read of cold rows as it was before has met all
-//     that count, and they are of the state of the run's row that it read last (engine.withCold).
+//     (moveList.id).
+//  4. So a reader that finds the same identity before and after its read of cold rows has read all rows
+//     that count, and they are consistent with the run's row that it read last (engine.withCold).
 //
-// A writer decides on versions that were read so, and its conditional mutation compares the run's
-// revision. That is safe although the versions of cold records are not in the row that it tests: a
-// change of a record writes the run's row, and a move, a rewriting and a purge do too. While the
+// A writer decides on versions that were read in this way, and its conditional mutation compares the
+// run's revision. That is safe although the versions of cold records are not in the row that it
+// compares: every change of a record, every move, rewriting and purge replaces the revision. While the
 // revision is the same, no version has changed, wherever it is stored.
 //
-// Merging sorted blocks of records would need fewer rows, but an index of their keys, and levels to keep
-// writes few. Here a record is written twice in its life, and read by its key.
+// Rejected: a log-structured merge tree of sorted blocks. It would need fewer rows, but also an index of
+// their keys, and levels that keep writes few. Here a record is written twice, and read by its key.
 
 // columnCold is the column of familyOther, in a run's row, that lists the moves.
 const columnCold = "cold"
@@ -46,73 +46,74 @@ const columnCold = "cold"
 // Columns of a cold record's row.
 const (
 	coldHere   = ""  // the cell as it was in the run's row
-	coldPacked = "p" // the same, of a record whose value is in a pack
+	coldPacked = "p" // the same, if the record's value is in a pack
 )
 
-// coldMove names one move: the revision that made it, and its nonce.
+// coldMove names one move: its revision and its nonce.
 type coldMove struct {
 	rev   int64
 	nonce uint64
 }
 
-// cold lists the moves of a run.
-type cold struct {
-	life, stamp int64
-	moves       []coldMove // by revision
-	coldCounts
+// moveList is the list of a run's moves.
+type moveList struct {
+	generation, stamp int64
+	moves             []coldMove // by revision
+	moveListHeader
 }
 
-// coldCounts is what the list says beside the moves.
-type coldCounts struct {
-	// Keys is how many keys have a row that counts, Tombs how many of these are tombstones.
-	Keys  int64 `json:"keys"`
-	Tombs int64 `json:"tombs,omitempty"`
-	// Start is the last move before a rewriting that is under way, and Cursor the last key that it
-	// has come to: up to it only rows of later moves count.
+// moveListHeader is the header of the list's cell.
+type moveListHeader struct {
+	// Keys is how many keys have a row that counts, Tombstones how many of these are tombstones.
+	Keys       int64 `json:"keys"`
+	Tombstones int64 `json:"tombs,omitempty"`
+	// Start is the last move before a rewriting that is under way, and Cursor the last key that it has
+	// rewritten: up to Cursor only rows of later moves count.
 	Start  int64  `json:"start,omitempty"`
 	Cursor []byte `json:"cursor,omitempty"`
 }
 
-// coldID identifies the list of a run's moves: no two lists of a run have the same. The stamp tells
-// those of a history that the store has lost, which may have the same revisions (stamp.go).
-type coldID struct{ life, last, stamp int64 }
+// moveListID identifies a list of a run's moves: no two lists of a run have the same. The stamp
+// distinguishes lists of a history that the store has lost, which may have the same revisions
+// (failover.go).
+type moveListID struct{ generation, last, stamp int64 }
 
-func (c *cold) id() coldID {
+func (c *moveList) id() moveListID {
 	if c == nil {
-		return coldID{}
+		return moveListID{}
 	}
-	return coldID{c.life, c.moves[len(c.moves)-1].rev, c.stamp}
+	return moveListID{c.generation, c.moves[len(c.moves)-1].rev, c.stamp}
 }
 
-// coldID returns the identity of the list of moves that the run's row has with the head.
-func (h *head) coldID() coldID {
+// moveListID returns the identity of the list of moves in the row with the head.
+func (h *head) moveListID() moveListID {
 	if h.Moved == 0 {
-		return coldID{}
+		return moveListID{}
 	}
-	return coldID{h.Life, h.Moved, h.Stamp}
+	return moveListID{h.Generation, h.Moved, h.Stamp}
 }
 
-// encode returns the list's cell: what it says beside the moves, then 16 bytes for each.
-func (c *cold) encode() []byte {
+// encode returns the list's cell: the header, then 16 bytes for each move.
+func (c *moveList) encode() []byte {
 	var moves []byte
 	for _, m := range c.moves {
 		moves = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(moves, uint64(m.rev)), m.nonce)
 	}
-	return join(&c.coldCounts, moves)
+	return encodeCell(&c.moveListHeader, moves)
 }
 
-// cold returns the list of the run's moves, nil if it has none. The row must have been read with
-// coldFilter.
-func (r *row) cold() (*cold, error) {
+// moveList returns the list of the run's moves, nil if it has none. The row must have been read with
+// moveListFilter.
+func (r *row) moveList() (*moveList, error) {
 	if !r.exists() || r.head.Moved == 0 {
 		return nil, nil
 	}
-	c := &cold{life: r.head.Life, stamp: r.head.Stamp}
+	c := &moveList{generation: r.head.Generation, stamp: r.head.Stamp}
 	for _, item := range r.cells[familyOther] {
-		if qualifier(familyOther, item) != columnCold || item.Timestamp < numbered(r.head.Stamp) {
+		if qualifier(familyOther, item) != columnCold || item.Timestamp < timestampOf(r.head.Stamp) {
 			continue
 		}
-		moves, err := split(item.Value, &c.coldCounts)
+		moves, err := decodeCell(item.Value, &c.moveListHeader)
 		if err != nil {
 			return nil, err
 		}
@@ -126,11 +127,11 @@ func (r *row) cold() (*cold, error) {
 	return c, nil
 }
 
-// coldFilter selects the list of moves.
-func coldFilter() bigtable.Filter { return column(familyOther, columnCold) }
+// moveListFilter selects the list of moves.
+func moveListFilter() bigtable.Filter { return column(familyOther, columnCold) }
 
 // nonceOf returns the nonce of the move that a revision made, and whether it is listed.
-func (c *cold) nonceOf(rev int64) (uint64, bool) {
+func (c *moveList) nonceOf(rev int64) (uint64, bool) {
 	i := sort.Search(len(c.moves), func(i int) bool { return c.moves[i].rev >= rev })
 	if i == len(c.moves) || c.moves[i].rev != rev {
 		return 0, false
@@ -139,7 +140,7 @@ func (c *cold) nonceOf(rev int64) (uint64, bool) {
 }
 
 // counts reports whether a row of a key that a move wrote counts.
-func (c *cold) counts(key runstore.RecordKey, m coldMove) bool {
+func (c *moveList) counts(key runstore.RecordKey, m coldMove) bool {
 	if c.Start != 0 && m.rev <= c.Start && string(key) <= string(c.Cursor) {
 		return false
 	}
@@ -147,27 +148,27 @@ func (c *cold) counts(key runstore.RecordKey, m coldMove) bool {
 	return listed && nonce == m.nonce
 }
 
-// coldPrefix is what the keys of a run's cold records begin with, printPrefix what those of the
-// fingerprints of its moves do.
-func coldPrefix(id runstore.RunID, life int64) string {
-	return ownedKey(kindCold, id) + be64(life) + "r"
+// coldPrefix returns the prefix of the keys of a run's cold records, and fingerprintPrefix of those of the
+// fingerprints of its moves.
+func coldPrefix(id runstore.RunID, generation int64) string {
+	return ownedKey(kindCold, id) + be64(generation) + "r"
 }
 
-func printPrefix(id runstore.RunID, life int64) string {
-	return ownedKey(kindCold, id) + be64(life) + "p"
+func fingerprintPrefix(id runstore.RunID, generation int64) string {
+	return ownedKey(kindCold, id) + be64(generation) + "p"
 }
 
-// coldKey is the key of a cold record's row. The latest move of a record comes first.
-func coldKey(id runstore.RunID, life int64, key runstore.RecordKey, m coldMove) string {
-	return coldPrefix(id, life) + escape(string(key)) + be64(^m.rev) + be64(int64(m.nonce))
+// coldKey returns the key of a cold record's row. Of several rows of a record the latest move sorts first.
+func coldKey(id runstore.RunID, generation int64, key runstore.RecordKey, m coldMove) string {
+	return coldPrefix(id, generation) + escape(string(key)) + be64(^m.rev) + be64(int64(m.nonce))
 }
 
-// printKey is the key of the row that has the fingerprints of the records of a move.
-func printKey(id runstore.RunID, life int64, m coldMove) string {
-	return printPrefix(id, life) + be64(m.rev) + be64(int64(m.nonce))
+// fingerprintKey returns the key of the row with the fingerprints of a move's records.
+func fingerprintKey(id runstore.RunID, generation int64, m coldMove) string {
+	return fingerprintPrefix(id, generation) + be64(m.rev) + be64(int64(m.nonce))
 }
 
-// coldParts takes the key of a cold record's row apart, without its prefix.
+// coldParts parses the key of a cold record's row without its prefix.
 func coldParts(rest string) (key runstore.RecordKey, m coldMove, ok bool) {
 	name, rest, ok := unescape(rest)
 	if !ok || len(rest) != 16 {
@@ -183,20 +184,20 @@ type coldRow struct {
 	cell []byte
 }
 
-// coldPage is what a read of cold rows has met.
+// coldPage is the result of a read of cold rows.
 type coldPage struct {
 	rows []coldRow // in the order of their keys
-	seen []string  // the keys of all rows that were met, also of those that do not count
-	// cut says that the read ended early. Then all cold records up to through were met.
+	seen []string  // the keys of all rows that were read, including rows that do not count
+	// cut is set if the read ended early. Then rows has all cold records up to through.
 	cut     bool
 	through runstore.RecordKey
 }
 
-// coldRange reads the cold records behind a key that begin with a prefix, in pages of up to limit
-// rows and some more than most bytes.
-func (s *engine) coldRange(ctx context.Context, id runstore.RunID, c *cold, prefix, behind runstore.RecordKey, limit, most int) (coldPage, error) {
-	all := coldPrefix(id, c.life)
-	// An escaped name without its end is what the escaped names begin with that begin with the name.
+// coldRange reads the cold records after a key that begin with a prefix: up to limit rows, and until
+// they have more than most bytes.
+func (s *engine) coldRange(ctx context.Context, id runstore.RunID, c *moveList, prefix, behind runstore.RecordKey, limit, most int) (coldPage, error) {
+	all := coldPrefix(id, c.generation)
+	// Without its end, the escaped prefix is a prefix of all escaped keys that begin with the prefix.
 	from := all + strings.TrimSuffix(escape(string(prefix)), "\x00\x01")
 	to := after(from)
 	if behind != "" {
@@ -209,8 +210,8 @@ func (s *engine) coldRange(ctx context.Context, id runstore.RunID, c *cold, pref
 }
 
 // coldKeys reads cold records by their keys.
-func (s *engine) coldKeys(ctx context.Context, id runstore.RunID, c *cold, keys []runstore.RecordKey) (page coldPage, err error) {
-	all := coldPrefix(id, c.life)
+func (s *engine) coldKeys(ctx context.Context, id runstore.RunID, c *moveList, keys []runstore.RecordKey) (page coldPage, err error) {
+	all := coldPrefix(id, c.generation)
 	for len(keys) > 0 {
 		var set bigtable.RowRangeList
 		n, size := 0, 0
@@ -230,15 +231,14 @@ func (s *engine) coldKeys(ctx context.Context, id runstore.RunID, c *cold, keys 
 	return page, nil
 }
 
-// coldRows reads rows of cold records, up to limit and until they have more than most bytes; 0 is no
-// bound.
-func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *cold, set bigtable.RowSet, limit, most int) (page coldPage, err error) {
-	skip := len(coldPrefix(id, c.life))
+// coldRows reads rows of cold records: up to limit, and until they have more than most bytes. 0 is no bound.
+func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *moveList, set bigtable.RowSet, limit, most int) (page coldPage, err error) {
+	skip := len(coldPrefix(id, c.generation))
 	options := []bigtable.ReadOption{bigtable.RowFilter(latest(wholeFamily(familyOther)))}
 	if limit > 0 {
 		options = append(options, bigtable.LimitRows(int64(limit)))
 	}
-	err = s.again(ctx, func(ctx context.Context) error {
+	err = s.retry(ctx, func(ctx context.Context) error {
 		page = coldPage{}
 		size, last, decided, failed := 0, runstore.RecordKey(""), runstore.RecordKey(""), error(nil)
 		err := s.table.ReadRows(ctx, set, func(r bigtable.Row) bool {
@@ -274,11 +274,11 @@ func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *cold, set b
 	return page, err
 }
 
-// withCold reads a run's row and cold records of it, both of one moment. pick reads cold records by a
-// list of moves. The list that the handle knows is tried first: while it is the run's, this takes two
-// requests, and one where the run has no cold records.
-func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*row, error), pick func(c *cold) (coldPage, error)) (*row, *cold, coldPage, error) {
-	c := s.colds.of(id)
+// withCold reads a run's row and cold records of the same state of the run. pick reads cold records by a
+// list of moves. withCold tries the list that the handle remembers first. If that is still the run's, it
+// makes two requests, or one if the run has no cold records.
+func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*row, error), pick func(c *moveList) (coldPage, error)) (*row, *moveList, coldPage, error) {
+	c := s.moveLists.of(id)
 	for range rereads {
 		var page coldPage
 		if c != nil {
@@ -291,11 +291,11 @@ func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*
 		if err != nil {
 			return nil, nil, page, err
 		}
-		now, err := r.cold()
+		now, err := r.moveList()
 		if err != nil {
 			return nil, nil, page, ofRun(id, err)
 		}
-		s.colds.learn(id, now)
+		s.moveLists.learn(id, now)
 		if now.id() == c.id() {
 			return r, now, page, nil
 		}
@@ -306,44 +306,44 @@ func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*
 	return nil, nil, coldPage{}, outcome.Unavailable(errBusy)
 }
 
-// colds remembers the lists of moves of runs that have cold records. They may be out of date.
-type colds struct {
+// moveListCache remembers the lists of moves of runs that have cold records. They may be out of date.
+type moveListCache struct {
 	mu  sync.Mutex
-	all map[runstore.RunID]*cold
+	all map[runstore.RunID]*moveList
 }
 
-// maxColds bounds what a handle remembers, at 16 bytes a move.
-const maxColds = 1024
+// maxMoveLists bounds what a handle remembers, at 16 bytes a move.
+const maxMoveLists = 1024
 
-func (l *colds) of(id runstore.RunID) *cold {
+func (l *moveListCache) of(id runstore.RunID) *moveList {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all[id]
 }
 
-func (l *colds) learn(id runstore.RunID, c *cold) {
+func (l *moveListCache) learn(id runstore.RunID, c *moveList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case c == nil:
 		delete(l.all, id)
 		return
-	case l.all == nil || len(l.all) >= maxColds:
-		l.all = map[runstore.RunID]*cold{}
+	case l.all == nil || len(l.all) >= maxMoveLists:
+		l.all = map[runstore.RunID]*moveList{}
 	}
 	l.all[id] = c
 }
 
-// found is a record of a page, in the run's row or cold.
-type found struct {
+// mergedRecord is a record that a reader gets, from the run's row or cold.
+type mergedRecord struct {
 	key   runstore.RecordKey
-	meta  meta
+	meta  recordMeta
 	value []byte
 }
 
-// merged returns the records among the cells of a run's row and a page of cold ones, in the order of their
-// keys, of the keys for which within is true. The cells hide cold rows.
-func (r *row) merged(page coldPage, within func(runstore.RecordKey) bool) (all []found, err error) {
+// merged returns the records of the row's cells and of cold rows, sorted by key, for the keys for which
+// within is true. Cells hide cold rows.
+func (r *row) merged(page coldPage, within func(runstore.RecordKey) bool) (all []mergedRecord, err error) {
 	if !r.exists() {
 		return nil, runstore.ErrNotFound
 	}
@@ -352,9 +352,9 @@ func (r *row) merged(page coldPage, within func(runstore.RecordKey) bool) (all [
 		if !within(key) {
 			return nil
 		}
-		one := found{key: key}
+		one := mergedRecord{key: key}
 		var err error
-		if one.value, err = split(cell, &one.meta); err == nil && !one.meta.Gone {
+		if one.value, err = decodeCell(cell, &one.meta); err == nil && !one.meta.Tombstone {
 			all = append(all, one)
 		}
 		return err
@@ -373,6 +373,6 @@ func (r *row) merged(page coldPage, within func(runstore.RecordKey) bool) (all [
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b found) int { return strings.Compare(string(a.key), string(b.key)) })
+	slices.SortFunc(all, func(a, b mergedRecord) int { return strings.Compare(string(a.key), string(b.key)) })
 	return all, nil
 }

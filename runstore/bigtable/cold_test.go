@@ -15,7 +15,7 @@ import (
 )
 
 // cool has records leave the row of their run early.
-func cool(o *bigtable.Options) { bigtable.Hot(o, 3<<10) }
+func cool(o *bigtable.Options) { bigtable.MoveAbove(o, 3<<10) }
 
 // kept is what a run's records should be.
 type kept map[runstore.RecordKey]runstore.Record
@@ -112,14 +112,14 @@ func coldModel(t *testing.T, random *rand.Rand) {
 		s := handles[random.IntN(len(handles))]
 		switch random.IntN(40) {
 		case 0:
-			if err := bigtable.Relieve(t.Context(), s, "run", true); err != nil {
+			if err := bigtable.MoveRecords(t.Context(), s, "run", true); err != nil {
 				t.Fatal(err)
 			}
 		case 1:
 			i := random.IntN(len(handles))
 			handles[i] = openBare(t, table, cool)
 		case 2:
-			bigtable.EmptyWaste(t.Context(), s)
+			bigtable.EmptyGarbage(t.Context(), s)
 		case 3:
 			all.readAs(t, s, "absent", "b/")
 		case 4:
@@ -201,7 +201,7 @@ func coldModel(t *testing.T, random *rand.Rand) {
 			all.readAs(t, handles[random.IntN(len(handles))])
 		}
 		if random.IntN(6) == 0 {
-			if err := bigtable.Relieve(t.Context(), s, "run", false); err != nil {
+			if err := bigtable.MoveRecords(t.Context(), s, "run", false); err != nil {
 				t.Fatal(err)
 			}
 		}

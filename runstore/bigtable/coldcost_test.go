@@ -64,7 +64,7 @@ func TestCommitsInLargeRunsCostNoMore(t *testing.T) {
 				b.Put(costKey(i), costValue(i))
 			}
 			commit(t, writer, b)
-			if err := bigtable.RelieveHeavy(t.Context(), writer, id); err != nil {
+			if err := bigtable.MoveIfNeeded(t.Context(), writer, id); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -97,7 +97,7 @@ func TestCommitsInLargeRunsCostNoMore(t *testing.T) {
 		_, bytes = count.during(func() {
 			for range more {
 				step()
-				if err := bigtable.RelieveHeavy(t.Context(), s, id); err != nil {
+				if err := bigtable.MoveIfNeeded(t.Context(), s, id); err != nil {
 					t.Fatal(err)
 				}
 			}

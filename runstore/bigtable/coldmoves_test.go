@@ -16,7 +16,7 @@ import (
 )
 
 // A move that is cut after its rows were written, or while they are, changes nothing that is read. The
-// next one is made, and the pass over the run's mark deletes what the first left.
+// next one is made, and the orphan scan deletes what the first left.
 func TestMoveIsCut(t *testing.T) {
 	t.Parallel()
 	for _, rewrite := range []bool{false, true} {
@@ -47,8 +47,8 @@ func TestMoveIsCut(t *testing.T) {
 						cut = server(t).DropReplies(0, s.only(mine))
 					}
 					defer cut.Stop()
-					bigtable.SetHot(s.Store, 3<<10)
-					if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.Relieve(ctx, s.Store, "run", rewrite) }); err == nil {
+					bigtable.SetMoveAbove(s.Store, 3<<10)
+					if err := cutAt(t, cut, func(ctx context.Context) error { return bigtable.MoveRecords(ctx, s.Store, "run", rewrite) }); err == nil {
 						t.Error("the move was not cut")
 					} else if errors.Is(err, runstore.ErrUnknownOutcome) {
 						t.Errorf("got %v: a move has no outcome that a caller could not know", err)
@@ -58,7 +58,7 @@ func TestMoveIsCut(t *testing.T) {
 					edit(t, other, all, "a/00004", "")
 					relieve(t, other)
 					all.readAs(t, other, "a/00001", "a/00004")
-					visit(t, other)
+					scanIdleRun(t, other)
 					all.readAs(t, openBare(t, table), "a/00001", "a/00004")
 					if got, want := len(keys(t, raw(t, table), "k")), coldRows(t, other); got != want {
 						t.Errorf("%d rows of cold records remain, want %d", got, want)
@@ -74,7 +74,7 @@ func relieve(t testing.TB, s *bigtable.Store) {
 	t.Helper()
 	before, _, err := bigtable.Moves(t.Context(), s, "run")
 	if err == nil {
-		err = bigtable.Relieve(t.Context(), s, "run", false)
+		err = bigtable.MoveRecords(t.Context(), s, "run", false)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -84,14 +84,14 @@ func relieve(t testing.TB, s *bigtable.Store) {
 	}
 }
 
-// visit has the pass over the marks find "run" idle.
-func visit(t testing.TB, s *bigtable.Store) {
+// scanIdleRun has the orphan scan find "run" idle.
+func scanIdleRun(t testing.TB, s *bigtable.Store) {
 	t.Helper()
-	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
-	bigtable.EmptyWaste(t.Context(), s)
-	bigtable.Ahead(s, func() { bigtable.Sweep(t.Context(), s) })
+	bigtable.EmptyGarbage(t.Context(), s)
+	bigtable.Ahead(s, func() { bigtable.OrphanScan(t.Context(), s) })
 }
 
 // coldRows returns how many rows of cold records there should be.
@@ -120,7 +120,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 			}
 			held := server(t).Hold(1, isMove)
 			moved := make(chan error, 1)
-			go func() { moved <- bigtable.Relieve(t.Context(), mover, "run", false) }()
+			go func() { moved <- bigtable.MoveRecords(t.Context(), mover, "run", false) }()
 			met(t, held, 1)
 			if what == "purged" {
 				b := runstore.NewBatch("run", runstore.Unguarded("test"))
@@ -131,7 +131,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 			}
 			edit(t, s, all, "a/00000", "")
 			edit(t, s, all, "a/00001", "changed")
-			bigtable.SetHot(s, 3<<10)
+			bigtable.SetMoveAbove(s, 3<<10)
 			if what == "changed" {
 				relieve(t, s)
 			}
@@ -141,7 +141,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 			}
 			all.readAs(t, s, "a/00000", "a/00001")
 			all.readAs(t, openBare(t, table), "a/00000", "a/00001")
-			bigtable.EmptyWaste(t.Context(), mover)
+			bigtable.EmptyGarbage(t.Context(), mover)
 			if got, want := len(keys(t, raw(t, table), "k")), coldRows(t, s); got != want {
 				t.Errorf("%d rows of cold records remain, want %d", got, want)
 			}
@@ -149,7 +149,7 @@ func TestLateMoveCountsForNothing(t *testing.T) {
 	}
 }
 
-// A purge leaves no cold rows: the first pass over the run's mark deletes them all, and not only those that
+// A purge leaves no cold rows: the first orphan scan deletes them all, and not only those that
 // a look at some rows meets.
 func TestPurgeLeavesNoColdRows(t *testing.T) {
 	t.Parallel()
@@ -163,7 +163,7 @@ func TestPurgeLeavesNoColdRows(t *testing.T) {
 		t.Fatalf("there are %d cold rows, want 100 at least", n)
 	}
 	purge(t, s, lease)
-	bigtable.Sweep(t.Context(), s)
+	bigtable.OrphanScan(t.Context(), s)
 	if left := len(keys(t, tbl, "k")); left > 0 {
 		t.Errorf("%d cold rows remain", left)
 	}
@@ -201,10 +201,10 @@ func TestReadsMeetOneState(t *testing.T) {
 				}
 			}
 			relieve(t, s)
-			if err := bigtable.Relieve(t.Context(), s, "run", true); err != nil {
+			if err := bigtable.MoveRecords(t.Context(), s, "run", true); err != nil {
 				t.Error(err)
 			}
-			bigtable.EmptyWaste(t.Context(), s)
+			bigtable.EmptyGarbage(t.Context(), s)
 		})
 	}
 }
@@ -326,7 +326,7 @@ func TestRewritingKeepsTheDeletedAway(t *testing.T) {
 		}
 		// What was replaced is deleted in any order, the tombstones first here.
 		all.readAs(t, s, "a/00000", "a/00010", "a/00029")
-		if err := bigtable.DropTombs(t.Context(), handle); err != nil {
+		if err := bigtable.DropTombstones(t.Context(), handle); err != nil {
 			t.Fatal(err)
 		}
 		all.readAs(t, s, "a/00000", "a/00010", "a/00029")
@@ -338,7 +338,7 @@ func TestRewritingKeepsTheDeletedAway(t *testing.T) {
 			t.Fatal("it does not end")
 		}
 	}
-	visit(t, s)
+	scanIdleRun(t, s)
 	after := len(keys(t, raw(t, table), "k"))
 	if want := coldRows(t, s); after != want || after > before-30 {
 		t.Errorf("%d rows of cold records remain of %d, want %d", after, before, want)
@@ -346,7 +346,7 @@ func TestRewritingKeepsTheDeletedAway(t *testing.T) {
 	all.readAs(t, openBare(t, table), "a/00000", "a/00029")
 }
 
-// The pass over the mark of an idle run keeps the large values of cold records.
+// The orphan scan of an idle run keeps the large values of cold records.
 func TestVisitKeepsColdValues(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
@@ -360,7 +360,7 @@ func TestVisitKeepsColdValues(t *testing.T) {
 		edit(t, s, all, fmt.Sprintf("a/%d", i), "small")
 	}
 	relieve(t, s)
-	visit(t, s)
+	scanIdleRun(t, s)
 	all.readAs(t, openBare(t, table))
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
-// The pass over the mark of an idle run is suspended between its read of the run and its read of the cold
+// The orphan scan of an idle run is suspended between its read of the run and its read of the cold
 // records, and a rewriting copies these meanwhile: their large values stay.
 func TestVisitKeepsValuesThatARewritingCopies(t *testing.T) {
 	t.Parallel()
@@ -50,21 +50,21 @@ func TestVisitKeepsValuesThatARewritingCopies(t *testing.T) {
 		edit(t, s, all, fmt.Sprintf("b/%d", i), "small")
 	}
 	relieve(t, s)
-	bigtable.EmptyWaste(t.Context(), s)
-	if err := bigtable.Sequence(t.Context(), visitor, "run"); err != nil {
+	bigtable.EmptyGarbage(t.Context(), s)
+	if err := bigtable.Publish(t.Context(), visitor, "run"); err != nil {
 		t.Fatal(err)
 	}
 	var passes sync.WaitGroup
-	passes.Go(func() { bigtable.Ahead(visitor, func() { bigtable.Sweep(t.Context(), visitor) }) })
+	passes.Go(func() { bigtable.Ahead(visitor, func() { bigtable.OrphanScan(t.Context(), visitor) }) })
 	select {
 	case <-reached:
 	case <-time.After(hang):
 		t.Fatal("the pass does not read the cold records")
 	}
-	if err := bigtable.Relieve(t.Context(), s, "run", true); err != nil {
+	if err := bigtable.MoveRecords(t.Context(), s, "run", true); err != nil {
 		t.Error(err)
 	}
-	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.EmptyGarbage(t.Context(), s)
 	close(resume)
 	passes.Wait()
 	all.readAs(t, openBare(t, table), "a/0")

@@ -14,12 +14,12 @@ import (
 )
 
 var (
-	errBusy    = errors.New("bigtable: others wrote to the run all the time")
+	errBusy    = errors.New("bigtable: other handles wrote to the run all the time")
 	errLate    = errors.New("bigtable: the strict lease ended while the write was under way")
 	errLongAgo = errors.New("bigtable: the run had more writes since than its head remembers")
 )
 
-// result is what a row remembers of a request with writes and an id.
+// result is the remembered result of a request with writes and an id: the response to a repeat.
 type result struct {
 	ID       []byte             `json:"id"`
 	Kind     string             `json:"kind,omitempty"` // the letter of the result's name; none for that of batches
@@ -33,15 +33,15 @@ type result struct {
 	Former int   `json:"former,omitempty"`
 }
 
-// kindBatch is the letter of the names of batches' results. Programs of format 2 remember
-// no others.
+// kindBatch is the first letter of the names of the results of batches. Programs of format 2 remember no
+// other results.
 const kindBatch = "b"
 
-// name returns the name of the result, as rules.BatchResult and its like make it.
+// name returns the name of the result as rules.BatchResult, GrantResult and ReleaseResult do.
 func (r *result) name() string { return cmp.Or(r.Kind, kindBatch) + string(r.ID) }
 
-// ring is how many results a row has: more than the contract promises.
-const ring = runstore.RememberedBatches + 32
+// maxResults is how many results a row has: more than the contract promises.
+const maxResults = runstore.RememberedBatches + 32
 
 func (r result) committed() runstore.Committed {
 	return runstore.Committed{
@@ -50,12 +50,12 @@ func (r result) committed() runstore.Committed {
 	}
 }
 
-// Commit implements adapter.Core: one conditional mutation of the run's row. What needs rows of its
-// own (places in queues, large values) costs one request before it.
+// Commit implements adapter.Core: one conditional mutation of the run's row. Index entries and large values,
+// which have rows of their own, cost one request before it.
 func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
 	n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, results: batch.ID != "", clock: strict(batch.Guards().Fence)}
 	n.events, n.strict = len(batch.Events) > 0, true
-	e, err := s.write(ctx, batch.Run(), n, func(r *run, now time.Time) (*edit, error) {
+	e, err := s.write(ctx, batch.Run(), n, func(r *cachedRun, now time.Time) (*edit, error) {
 		if !r.exists() {
 			return nil, runstore.ErrNotFound
 		}
@@ -69,11 +69,11 @@ func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstor
 		e := newEdit(r, now)
 		f := batch.Guards().Fence
 		e.apply(batch.Writes, f.Token(), f.Owner(), f.IsZero())
-		if err := e.fits(); err != nil {
+		if err := e.checkFits(); err != nil {
 			return nil, err
 		}
 		if !batch.Purge {
-			e.remember(rules.BatchResult(batch.ID), result{})
+			e.keepResult(rules.BatchResult(batch.ID), result{})
 		}
 		return e, nil
 	})
@@ -83,10 +83,10 @@ func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstor
 	return done, err
 }
 
-// strict returns a needs.clock that asks the server's clock where f is to be judged and the
-// current lease is strict.
-func strict(f runstore.Fence) func(r *run) bool {
-	return func(r *run) bool {
+// strict returns a needs.clock that asks for the server's clock if the current lease is strict and f is not
+// zero.
+func strict(f runstore.Fence) func(r *cachedRun) bool {
+	return func(r *cachedRun) bool {
 		return !f.IsZero() && r.head.Strict && rules.GrantState(r.head.State) == rules.Current
 	}
 }
@@ -102,21 +102,19 @@ func keysOf(g runstore.Guards, w runstore.Writes) (keys []runstore.RecordKey) {
 }
 
 // version returns the version of a record that the operation has read or the handle has
-// written, 0 if it is absent. Its error is nil: it has the signature that rules.Head.Guards
-// wants.
-func (r *run) version(key runstore.RecordKey) (runstore.Version, error) {
-	if m := r.records[key]; m != nil && !m.Gone {
+// written, 0 if it is absent. Its error is nil; rules.Head.Guards requires the signature.
+func (r *cachedRun) version(key runstore.RecordKey) (runstore.Version, error) {
+	if m := r.records[key]; m != nil && !m.Tombstone {
 		return runstore.Version(m.Version), nil
 	}
 	return 0, nil
 }
 
-// apply adds writes to a change. It is the one place where a run's journal and
-// records change.
+// apply adds writes to a change. It is the only place where a run's journal and records change.
 func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner, unfenced bool) {
 	h := &e.head
 	if len(w.Events) > 0 {
-		e.seal(e.run.sealing.Load())
+		e.seal(e.run.pendingSeal.Load())
 	}
 	e.done = runstore.Committed{Time: e.time()}
 	if len(w.Events) > 0 {
@@ -125,10 +123,10 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	small := inlineBound(w)
 	e.appendEvents(w.Events, small, token, owner)
 	e.done.LastSeq = runstore.Seq(h.Seq)
-	e.records = map[runstore.RecordKey]*meta{}
+	e.records = map[runstore.RecordKey]*recordMeta{}
 	for i, change := range w.Records {
 		seq := int64(rules.ExplainingSeq(w, change, e.done.FirstSeq, e.done.LastSeq))
-		e.done.Versions = append(e.done.Versions, runstore.Version(e.change(i, change, small, seq, int64(token))))
+		e.done.Versions = append(e.done.Versions, runstore.Version(e.changeRecord(i, change, small, seq, int64(token))))
 	}
 	if token != 0 && rules.IsProgress(w) {
 		h.requires(formatGrants)
@@ -138,37 +136,37 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 		h.Status = int32(*w.Status)
 	}
 	if !w.Runnable.IsZero() {
-		e.runnable(w.Runnable)
+		e.setRunnable(w.Runnable)
 	}
 	if w.Release {
-		e.end(unfenced)
+		e.endGrant(unfenced)
 	}
 	if w.Purge {
 		e.purge()
 	}
 	if (len(w.Events) > 0 || len(e.rows) > 0) && h.MarkRev == 0 {
-		e.mark()
+		e.setMark()
 	}
 }
 
-// fits refuses a change after which the run's row would have too many records that cannot leave it. Values
-// are elsewhere then, so it is their number that counts, and the length of their keys. A change after
-// which these do not take more room than before always fits: one that deletes a record and puts those that
-// it kept room for does not.
-func (e *edit) fits() error {
-	if h := &e.head; h.RecordBytes > mostRecords && e.fixed > 0 {
+// checkFits refuses a change after which the run's row would have too many records that cannot leave it.
+// Their values are in packs by then, so the number of the records counts, and the length of their keys. A
+// change after which these records take no more room than before always fits: for example one that deletes a
+// record and puts the records that it has reserved room for.
+func (e *edit) checkFits() error {
+	if h := &e.head; h.RecordBytes > maxPinnedBytes && e.pinnedBytes > 0 {
 		return &runstore.InputError{Kind: runstore.ErrTooLarge, Field: fieldRecords, Problem: fmt.Sprintf(
 			"the run's records that are in queues or keep room, without large values, would take %d bytes of its row; the limit in Bigtable is %d: delete some, or take them out of the queues",
-			h.RecordBytes, mostRecords)}
+			h.RecordBytes, maxPinnedBytes)}
 	}
 	return nil
 }
 
-// fieldRecords is the field of the error of fits. No check of the input has it for a batch that it lets
-// through.
+// fieldRecords is the field of the error of checkFits. The checks of the input return no such error for a
+// batch that reaches the engine.
 const fieldRecords = "records"
 
-// isFull reports whether err is that of fits.
+// isFull reports whether err is one of checkFits.
 func isFull(err error) bool {
 	var limit *runstore.InputError
 	return errors.As(err, &limit) && limit.Kind == runstore.ErrTooLarge && limit.Field == fieldRecords
@@ -184,7 +182,7 @@ func inlineBound(w runstore.Writes) int {
 		total += min(len(r.Value), maxInline)
 	}
 	if total > maxInlineBatch {
-		return tiny
+		return tinyValue
 	}
 	return maxInline
 }
@@ -192,7 +190,7 @@ func inlineBound(w runstore.Writes) int {
 func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstore.Token, owner runstore.Owner) {
 	pack := packer{packed: packed{Rev: e.head.Rev, Nonce: e.nonce, What: "e", Of: e.head.Seq + 1}}
 	for i, ev := range events {
-		a := about{Kind: []byte(ev.Kind), Time: e.now, Token: int64(token), Owner: []byte(owner)}
+		a := eventMeta{Kind: []byte(ev.Kind), Time: e.now, Token: int64(token), Owner: []byte(owner)}
 		if i == 0 {
 			a.Nonce = e.nonce
 		}
@@ -201,7 +199,7 @@ func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstor
 			a.Pack, data = pack.add(data), nil
 		}
 		e.head.Seq++
-		e.addEvent(join(&a, data))
+		e.addEvent(encodeCell(&a, data))
 	}
 	if len(events) > 0 {
 		e.setTail()
@@ -209,12 +207,12 @@ func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstor
 	e.rows = append(e.rows, pack.rows(e.run.id)...)
 }
 
-// change puts or deletes one record under a token, and returns its version.
-func (e *edit) change(i int, w runstore.RecordWrite, small int, seq, token int64) int64 {
+// changeRecord puts or deletes one record, the i-th of the batch, and returns its version.
+func (e *edit) changeRecord(i int, w runstore.RecordWrite, small int, seq, token int64) int64 {
 	old, under := e.run.records[w.Key], int64(0)
 	h := &e.head
 	if old != nil {
-		if under = old.under(); old.Gone {
+		if under = old.hides(); old.Tombstone {
 			if w.Delete {
 				e.records[w.Key] = old
 				return 0
@@ -226,13 +224,13 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq, token int64
 	if old != nil {
 		h.RecordBytes -= old.size
 		if !old.isMovable(w.Key) {
-			e.fixed -= old.size
+			e.pinnedBytes -= old.size
 		}
-		for _, p := range old.places(e.run.id, w.Key) {
-			e.dead = append(e.dead, p.rowKey())
+		for _, p := range old.indexEntries(e.run.id, w.Key) {
+			e.obsolete = append(e.obsolete, p.rowKey())
 		}
 		if old.Pack != nil {
-			e.dead = append(e.dead, old.Pack.chunks(e.run.id)...)
+			e.obsolete = append(e.obsolete, old.Pack.chunks(e.run.id)...)
 		}
 	}
 	if w.Delete {
@@ -241,55 +239,55 @@ func (e *edit) change(i int, w runstore.RecordWrite, small int, seq, token int64
 			e.drop(familyRecords, string(w.Key))
 		}
 		if e.records[w.Key] = nil; under != 0 {
-			e.setRecord(w.Key, &meta{Gone: true, Under: under, Rev: h.Rev, By: e.nonce}, nil)
+			e.setRecord(w.Key, &recordMeta{Tombstone: true, Hides: under, Rev: h.Rev, By: e.nonce}, nil)
 		}
 		return 0
 	}
-	m := &meta{
+	m := &recordMeta{
 		Version: h.Floor + 1, CreatedSeq: seq, Created: e.now, CreatedBy: token, UpdatedSeq: seq, Updated: e.now, UpdatedBy: token,
-		Rev: h.Rev, By: e.nonce, Under: under,
+		Rev: h.Rev, By: e.nonce, Hides: under,
 	}
 	if old != nil {
 		m.Version, m.CreatedSeq, m.Created, m.CreatedBy = old.Version+1, old.CreatedSeq, old.Created, old.CreatedBy
 	}
 	for _, p := range w.Index {
-		m.Places = append(m.Places, spot{[]byte(p.Index), runstore.Micros(p.At.Resolve(e.time()))})
+		m.Entries = append(m.Entries, storedEntry{[]byte(p.Index), runstore.Micros(p.At.Resolve(e.time()))})
 	}
-	for _, p := range m.places(e.run.id, w.Key) {
+	for _, p := range m.indexEntries(e.run.id, w.Key) {
 		e.rows = append(e.rows, put(p.rowKey(), "", nil))
 	}
 	value := w.Value
-	if len(value) > small || h.RecordBytes > maxRecordBytes && len(value) > tiny {
+	if len(value) > small || h.RecordBytes > maxRecordBytes && len(value) > tinyValue {
 		pack := packer{packed: packed{Rev: h.Rev, Nonce: e.nonce, What: "r", Of: int64(i)}}
 		m.Pack, value = pack.add(value), nil
 		e.rows = append(e.rows, pack.rows(e.run.id)...)
 	}
-	m.Room = roomFor(w.Reserve)
+	m.Reserved = reserveFor(w.Reserve)
 	e.setRecord(w.Key, m, value)
 	return m.Version
 }
 
 // setRecord sets the cell of a record.
-func (e *edit) setRecord(key runstore.RecordKey, m *meta, value []byte) {
-	cell := join(m, value)
-	m.size = m.takes(key, cell)
+func (e *edit) setRecord(key runstore.RecordKey, m *recordMeta, value []byte) {
+	cell := encodeCell(m, value)
+	m.size = m.footprint(key, cell)
 	e.head.RecordBytes += m.size
 	if !m.isMovable(key) {
-		e.fixed += m.size
+		e.pinnedBytes += m.size
 	}
 	e.set(familyRecords, string(key), cell)
 	e.records[key] = m
 }
 
-// runnable sets when the run wants a driver.
-func (e *edit) runnable(w runstore.When) { e.head.Runnable = runstore.Micros(w.Resolve(e.time())) }
+// setRunnable sets the time at which the run wants a driver.
+func (e *edit) setRunnable(w runstore.When) { e.head.Runnable = runstore.Micros(w.Resolve(e.time())) }
 
-func (h *head) runsPlace(id runstore.RunID) place {
-	return place{index: string(runstore.IndexRuns), at: h.Created, run: id, rev: h.Life, nonce: h.LifeBy}
+func (h *head) runsEntry(id runstore.RunID) indexEntry {
+	return indexEntry{index: string(runstore.IndexRuns), at: h.Created, run: id, rev: h.Generation, nonce: h.GenerationBy}
 }
 
-// end ends the current grant.
-func (e *edit) end(unfenced bool) {
+// endGrant ends the current grant.
+func (e *edit) endGrant(unfenced bool) {
 	if rules.GrantState(e.head.State) != rules.Current {
 		return
 	}
@@ -299,8 +297,7 @@ func (e *edit) end(unfenced bool) {
 	}
 }
 
-// purge removes all but the head. The rows that belong to the run are collected for
-// its mark.
+// purge removes all cells of the row but the head. The orphan scan deletes the run's other rows.
 func (e *edit) purge() {
 	h := &e.head
 	for key, m := range e.run.records {
@@ -308,14 +305,14 @@ func (e *edit) purge() {
 			continue
 		}
 		h.Floor = max(h.Floor, m.Version)
-		for _, p := range m.places(e.run.id, key) {
-			e.dead = append(e.dead, p.rowKey())
+		for _, p := range m.indexEntries(e.run.id, key) {
+			e.obsolete = append(e.obsolete, p.rowKey())
 		}
 	}
 	if !h.Unlisted {
-		e.dead = append(e.dead, h.runsPlace(e.run.id).rowKey())
+		e.obsolete = append(e.obsolete, h.runsEntry(e.run.id).rowKey())
 	}
-	e.end(true)
+	e.endGrant(true)
 	if h.Moved != 0 {
 		e.drop(familyOther, columnCold)
 	}
@@ -325,13 +322,13 @@ func (e *edit) purge() {
 		e.m.DeleteCellsInFamily(f)
 	}
 	if h.MarkRev == 0 {
-		e.mark()
+		e.setMark()
 	}
 	e.purged = true
 }
 
-// mark makes the run known to the passes that look for what a crash has left.
-func (e *edit) mark() {
+// setMark adds the run's mark, which leads the orphan scan to it. It is written before all else.
+func (e *edit) setMark() {
 	h := &e.head
 	h.MarkRev, h.MarkBy = h.Rev, e.nonce
 	// The first, in case not all of them fit into one request.
@@ -340,9 +337,9 @@ func (e *edit) mark() {
 
 func (h *head) mark(id runstore.RunID) mark { return mark{id, h.MarkRev, h.MarkBy} }
 
-// remember keeps the result of the change under its name, for a repeat; none is kept under
-// an empty one.
-func (e *edit) remember(name string, r result) {
+// keepResult adds the result of the change under a name, for repeats of the request. It does nothing if the
+// name is empty.
+func (e *edit) keepResult(name string, r result) {
 	if name == "" {
 		return
 	}
@@ -353,6 +350,6 @@ func (e *edit) remember(name string, r result) {
 	r.First, r.Last, r.Time, r.Versions = int64(e.done.FirstSeq), int64(e.done.LastSeq), e.now, slices.Clone(e.done.Versions)
 	e.result = &r
 	value, _ := json.Marshal(r) // numbers and bytes only: it cannot fail
-	e.set(familyBatches, be16(int(e.head.Batches%ring)), value)
+	e.set(familyBatches, be16(int(e.head.Batches%maxResults)), value)
 	e.head.Batches++
 }

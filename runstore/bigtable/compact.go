@@ -5,45 +5,43 @@ import (
 	"encoding/json"
 )
 
-// The log of the feed is compacted block by block: the segments of a block whose runs were all
-// purged are removed, but for the first, which then says where the log goes on (segment.Next).
-// A reader within the block finds the number that it looks for absent, or by an invariant below
-// not to be read, and looks at the first segment of the block.
+// Compaction removes pages of the feed's log, by blocks of 64. If all runs of a block were purged, its
+// pages are deleted except the first, which then names the page at which the log continues
+// (feedPage.Next). A reader that does not find the page it looks for reads the first page of the block.
 //
-//  1. Only a block below the hint is compacted: its runs' rows say what it has, and no round
-//     begins there.
-//  2. The first segment is replaced before the others are deleted, by longer than a request may
-//     take. So a request that misses one of these sees the new first segment, and no reader
-//     takes a removed segment for the end of the log.
-//  3. The first segment counts before all others of its block. A writer that was suspended since
-//     its number was the end of the log can create it again, but nobody reads it there; the writer
-//     looks at the block's first segment before it tells the run's row, and begins again
-//     (sequencer.dropVoid). What it leaves there, a later pass removes.
+//  1. Only a block below the hint is compacted. So the rows of its runs have the positions in it, and no
+//     round of a sequencer begins there.
+//  2. The first page is replaced before the others are deleted, and by longer than a request takes
+//     (readerGrace). So a request that misses one of these sees the new first page, and no reader takes
+//     a removed page for the end of the log.
+//  3. If the first page of a block says that the block is compacted, no other page of the block counts.
+//     A handle that was suspended while a number was the end of the log may create that page again, but
+//     no reader reads it. The handle reads the first page of the block before it writes positions back,
+//     and begins again (sequencer.dropVoid). If the handle dies before that, a later compaction removes
+//     the page.
 //
-// Deleting the numbers for good would be simpler, and wrong: by them alone a writer cannot tell
-// the end of the log from a gap.
+// Rejected: deleting the first page, too. A writer could not distinguish the end of the log from a gap.
 
-// logBlock is how many segments are removed together: as many as one request reads.
-const logBlock = maxFollowed
+// logBlock is how many pages are removed together: as many as one request reads.
+const logBlock = pagesPerRequest
 
-// blocksPerPass bounds the blocks that one pass looks at.
+// blocksPerPass bounds the blocks that one call of compactNext reads.
 const blocksPerPass = 16
 
-// blockStart returns the number of the first segment of a block.
+// blockStart returns the number of the first page of a number's block.
 func blockStart(number int64) int64 { return (number-1)/logBlock*logBlock + 1 }
 
-// skips reports whether the log goes on behind number for a reader that finds g, the first
-// segment of number's block or nil, and where.
-func (g *segment) skips(number int64) (next int64, skips bool) {
+// skips reports whether a reader at number skips the rest of a compacted block, and where it continues.
+// g is the first page of number's block, or nil.
+func (g *feedPage) skips(number int64) (next int64, skips bool) {
 	if g == nil || g.number == number || g.Next <= number {
 		return 0, false
 	}
 	return g.Next, true
 }
 
-// compactSome compacts the block of the first segment behind a hash, and the blocks after it while
-// they are empty.
-func (s *engine) compactSome(ctx context.Context, hash string) error {
+// compactNext compacts the block of the first page after a hash, and the next blocks until one has events.
+func (s *engine) compactNext(ctx context.Context, hash string) error {
 	keys, err := s.keys(ctx, kindLog+hash, after(kindLog), 1)
 	if err == nil && len(keys) == 0 {
 		keys, err = s.keys(ctx, kindLog, kindLog+hash, 1)
@@ -51,13 +49,13 @@ func (s *engine) compactSome(ctx context.Context, hash string) error {
 	if err != nil || len(keys) == 0 || len(keys[0]) != len(logKey(0)) {
 		return err
 	}
-	told, err := s.hint(ctx)
+	hint, err := s.hint(ctx)
 	if err != nil {
 		return err
 	}
 	start := blockStart(fromBE64(keys[0][len(keys[0])-8:]))
 	for range blocksPerPass {
-		if start+logBlock > told {
+		if start+logBlock > hint {
 			return nil
 		}
 		if empty, err := s.compact(ctx, start); err != nil || !empty {
@@ -68,46 +66,46 @@ func (s *engine) compactSome(ctx context.Context, hash string) error {
 	return nil
 }
 
-// compact removes the segments of a block, if all their runs were purged.
+// compact removes the pages of a block if all their runs were purged. It reports whether they were.
 func (s *engine) compact(ctx context.Context, start int64) (empty bool, err error) {
 	end := start + logBlock
 	var numbers []int64
 	for n := start; n < end; n++ {
 		numbers = append(numbers, n)
 	}
-	when := s.present()
-	found, err := s.log(ctx, numbers...)
+	when := s.observe()
+	found, err := s.readPages(ctx, numbers...)
 	if err != nil || found[start] == nil {
 		return false, err
 	}
 	if found[start].Next < end {
-		var named []placed
+		var named []loggedEvent
 		for _, n := range numbers {
 			g := found[n]
-			if g == nil || g.damage != nil || g.appends != nil || g.Next != 0 {
+			if g == nil || g.damage != nil || g.openState != nil || g.Next != 0 {
 				return false, nil
 			}
 			for _, r := range g.Ranges {
-				named = append(named, placed{span: r})
+				named = append(named, loggedEvent{eventRange: r})
 			}
 		}
 		if left, err := s.withoutPurged(ctx, named); err != nil || len(left) > 0 {
 			return false, err
 		}
-		if err := s.stillOf(ctx, when); err != nil {
+		if err := s.checkEpoch(ctx, when); err != nil {
 			return false, err
 		}
-		value, _ := json.Marshal(&segment{By: found[start].By, Next: end}) // numbers only: it cannot fail
+		value, _ := json.Marshal(&feedPage{By: found[start].By, Next: end}) // numbers only: it cannot fail
 		if err := s.writeAll(ctx, []mutation{put(logKey(start), "", value)}); err != nil {
 			return false, err
 		}
 	}
-	var dead []string // also those that a pass left which was cut
+	var dead []string // with those that an interrupted compaction has left
 	for _, n := range numbers[1:] {
-		if _, there := found[n]; there { // a segment, or what a late append left
+		if _, there := found[n]; there { // a page, or the row of a late append
 			dead = append(dead, logKey(n))
 		}
 	}
-	s.waste.replaced(when, dead)
+	s.garbage.deleteLater(when, dead)
 	return true, nil
 }

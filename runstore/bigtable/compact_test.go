@@ -12,7 +12,7 @@ import (
 func compact(t testing.TB, s *bigtable.Store) {
 	t.Helper()
 	compactAll(t, s)
-	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.EmptyGarbage(t.Context(), s)
 }
 
 func compactAll(t testing.TB, s *bigtable.Store) {
@@ -26,12 +26,12 @@ func compactAll(t testing.TB, s *bigtable.Store) {
 
 // Segments of the feed whose runs were purged are removed, whole blocks at a time. Readers pass the
 // gap from wherever they come, with few requests, and the log goes on behind it.
-func TestPurgedSegmentsAreRemoved(t *testing.T) {
+func TestPurgedPagesAreRemoved(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := stretch(t, table, 405), raw(t, table)
 	compactAll(t, s)
-	bigtable.DeleteWaste(t.Context(), s)
+	bigtable.DeleteGarbage(t.Context(), s)
 	if n := len(keys(t, tbl, "l")); n != 406 {
 		t.Errorf("%d segments are left while readers may look for them, want all 406", n)
 	}
@@ -56,7 +56,7 @@ func TestPurgedSegmentsAreRemoved(t *testing.T) {
 		t.Errorf("above all: got %v, want ErrStoreBehind", err)
 	}
 	commit(t, reader, signal("run", "next"))
-	if err := bigtable.Sequence(t.Context(), reader, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), reader, "run"); err != nil {
 		t.Fatal(err)
 	}
 	compact(t, reader) // again, with nothing to do
@@ -66,7 +66,7 @@ func TestPurgedSegmentsAreRemoved(t *testing.T) {
 }
 
 // A segment whose runs live is never removed, nor are its neighbours.
-func TestLiveSegmentsStay(t *testing.T) {
+func TestLivePagesStay(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)
@@ -78,7 +78,7 @@ func TestLiveSegmentsStay(t *testing.T) {
 		} else {
 			commit(t, s, signal("gone", "event"))
 		}
-		if err := bigtable.Sequence(t.Context(), s, "run", "gone"); err != nil {
+		if err := bigtable.Publish(t.Context(), s, "run", "gone"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -95,7 +95,7 @@ func TestLiveSegmentsStay(t *testing.T) {
 // A handle that is suspended while the segment which it wants to create is created by another and
 // removed again creates it in the gap. Its events come into the feed all the same, once and at
 // the end.
-func TestSegmentIsCreatedInAGap(t *testing.T) {
+func TestPageIsCreatedInAGap(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	late := openBare(t, table)
@@ -103,12 +103,12 @@ func TestSegmentIsCreatedInAGap(t *testing.T) {
 	commit(t, late, signal("first", "event"))
 	hold(t, late, "late")
 	commit(t, late, signal("late", "event"))
-	if err := bigtable.Sequence(t.Context(), late, "first"); err != nil { // segment 1
+	if err := bigtable.Publish(t.Context(), late, "first"); err != nil { // segment 1
 		t.Fatal(err)
 	}
 	held := server(t).Hold(1, onLog(table))
 	done := make(chan error, 1)
-	go func() { done <- bigtable.Sequence(t.Context(), late, "late") }()
+	go func() { done <- bigtable.Publish(t.Context(), late, "late") }()
 	met(t, held, 1) // it creates segment 2
 
 	s := stretch(t, table, 405)

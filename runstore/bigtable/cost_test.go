@@ -10,7 +10,7 @@ import (
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 )
 
-// One commit every 200 ms costs two requests, the commit and a segment of the feed's log. What else
+// One commit every 200 ms costs two requests, the commit and a page of the feed's log. What else
 // happens in the background is for many commits.
 func TestRequestsOfASlowWriter(t *testing.T) {
 	t.Parallel()

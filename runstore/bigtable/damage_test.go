@@ -122,10 +122,10 @@ func TestDamagedRunStopsNoOther(t *testing.T) {
 			restore := damages(t, tbl, "bad")[what]()
 			s := openBare(t, table, log.into)
 			for range 3 {
-				if err := bigtable.Sequence(t.Context(), s, ids...); err != nil {
+				if err := bigtable.Publish(t.Context(), s, ids...); err != nil {
 					t.Fatalf("into the feed: %v", err)
 				}
-				bigtable.Sweep(t.Context(), s)
+				bigtable.OrphanScan(t.Context(), s)
 			}
 			if n := len(whole(t, s, 0, 10, nil)); n != 4 {
 				t.Errorf("the feed has %d events, want those of the 4 sound runs", n)
@@ -155,7 +155,7 @@ func TestDamagedRunStopsNoOther(t *testing.T) {
 				}
 			}
 			restore()
-			bigtable.Sweep(t.Context(), s)
+			bigtable.OrphanScan(t.Context(), s)
 			if n := len(whole(t, s, 0, 10, nil)); n != 5 {
 				t.Errorf("after the repair the feed has %d events, want 5", n)
 			}
@@ -223,7 +223,7 @@ func TestDamagedEventsOfTheFeed(t *testing.T) {
 				hold(t, s, id)
 				commit(t, s, signal(id, "event"))
 			}
-			if err := bigtable.Sequence(t.Context(), s, "bad", "good 0", "good 1", "good 2"); err != nil {
+			if err := bigtable.Publish(t.Context(), s, "bad", "good 0", "good 1", "good 2"); err != nil {
 				t.Fatal(err)
 			}
 			seal(t, s, "bad")
@@ -248,15 +248,15 @@ func TestDamagedEventsOfTheFeed(t *testing.T) {
 	}
 }
 
-// A segment of the feed that cannot be decoded is one event with an error, of no run.
-func TestDamagedSegmentOfTheFeed(t *testing.T) {
+// A page of the feed's log that cannot be decoded is one event with an error, of no run.
+func TestDamagedPageOfTheFeed(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)
 	hold(t, s, "run")
 	for range 3 {
 		commit(t, s, signal("run", "event"))
-		if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -266,7 +266,7 @@ func TestDamagedSegmentOfTheFeed(t *testing.T) {
 		}
 	}
 	commit(t, s, signal("run", "last"))
-	if err := bigtable.Sequence(t.Context(), openBare(t, table), "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), openBare(t, table), "run"); err != nil {
 		t.Fatal(err)
 	}
 	for _, limit := range []int{1, 10} {
@@ -329,11 +329,11 @@ func TestNewerRun(t *testing.T) {
 			s, tbl := openBare(t, table), raw(t, table)
 			lease, other := hold(t, s, "run"), hold(t, s, "other")
 			commit(t, s, appending(other, "first"))
-			if err := bigtable.Sequence(t.Context(), s, "other"); err != nil {
+			if err := bigtable.Publish(t.Context(), s, "other"); err != nil {
 				t.Fatal(err)
 			}
 			commit(t, s, appending(lease, "first"))
-			if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+			if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 				t.Fatal(err)
 			}
 			newer(t, tbl, "run", field, value)
@@ -361,7 +361,7 @@ func TestNewerRun(t *testing.T) {
 					t.Errorf("%s: %v does not name the run and the way out", what, err)
 				}
 			}
-			bigtable.Sweep(t.Context(), s)
+			bigtable.OrphanScan(t.Context(), s)
 			if _, after := rowOf(t, tbl, "run"); fmt.Sprint(after) != fmt.Sprint(before) {
 				t.Errorf("the row was changed: %v, it was %v", after, before)
 			}

@@ -317,7 +317,7 @@ func TestPurgeComesToRest(t *testing.T) {
 	before := rev()
 	other := openBare(t, table)
 	for range 20 { // who has come to rest does not begin again when others pass
-		bigtable.Sweep(t.Context(), other)
+		bigtable.OrphanScan(t.Context(), other)
 	}
 	if after := rev(); after != before {
 		t.Errorf("the row of a purged run went on from\n%s\nto\n%s", before, after)
@@ -395,14 +395,14 @@ func TestCloseWaitsForOperations(t *testing.T) {
 
 // A mark whose creation never came goes when it has had its time, and then the creation
 // cannot be made any more. One whose run is there stays, whatever was seen before.
-func TestLonelyMarks(t *testing.T) {
+func TestOrphanMarks(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)
 	for _, id := range []runstore.RunID{"never", "after all"} {
 		dyingCreation(t, table, runstore.RunSpec{ID: id})
 	}
-	bigtable.Sweep(t.Context(), s)
+	bigtable.OrphanScan(t.Context(), s)
 	if n := len(keys(t, tbl, "m")); n != 2 {
 		t.Fatalf("after a pass there are %d marks, want both", n)
 	}
@@ -414,7 +414,7 @@ func TestLonelyMarks(t *testing.T) {
 		}
 	}
 	for range 2 {
-		bigtable.Sweep(t.Context(), s)
+		bigtable.OrphanScan(t.Context(), s)
 		collect(t, s)
 	}
 	left := keys(t, tbl, "m")

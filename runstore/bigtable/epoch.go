@@ -18,25 +18,25 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// epochs is what the store knows of itself. It is one cell, changed by conditional
-// mutation; copies of it are spread over the table, so that creations, which need the
-// epoch, do not all read one row.
+// epochs is the state of the store as a whole. It is one cell, replaced by conditional mutations. Copies
+// of it are spread over the table, so that creations and grants, which need the epoch, do not all read
+// one row.
 type epochs struct {
-	// By is random, so that no two writers write the same value. It comes first, where a
-	// filter can compare it: see written.
+	// By is random, so that no two writers write the same value. It is encoded first, where a filter can
+	// compare it: see written.
 	By     uint64  `json:"by"`
 	Format int     `json:"format,omitempty"` // of the store, see format.go
 	Epochs []epoch `json:"epochs,omitempty"`
-	// Incarnation is where the table was when the last epoch began.
+	// Incarnation names the table, its place and its backup as of the last epoch; see incarnation.
 	Incarnation string `json:"incarnation"`
-	// Ended tells that all grants of former epochs are ended.
+	// Ended is set when all grants of former epochs have ended.
 	Ended  bool `json:"ended"`
 	stored []byte
 }
 
-// written returns the range of values that only the write of x can have stored. A filter may have
-// 20 KB, which a list of some ninety epochs exceeds, so the range is that of the prefix with By.
-// Earlier programs put the number at the end, and only the whole value is unique.
+// written returns the range of values that only the write of x can have stored. A filter may have 20 KB,
+// which a list of some ninety epochs exceeds, so the range is that of the prefix with By. Earlier
+// programs encoded By last; then only the whole value is unique.
 func (x *epochs) written() (from, to []byte) {
 	from = x.stored
 	if end := bytes.IndexByte(x.stored, ','); bytes.HasPrefix(x.stored, []byte(`{"by":`)) && end > 0 {
@@ -49,9 +49,9 @@ type epoch struct {
 	Epoch  int64  `json:"epoch"`
 	At     int64  `json:"at"`
 	Reason []byte `json:"reason"`
-	Base   int64  `json:"base"` // the number of its first segment of the feed
-	// End is the number of the segment that ends the log of the epochs before, once Closed
-	// says that it is there; before that, a number up to which the log was.
+	Base   int64  `json:"base"` // the number of its first page of the feed's log
+	// End is the number of the page that ends the log of the epoch before, if Closed is set; otherwise a
+	// number up to which that log was read.
 	End    int64 `json:"end,omitempty"`
 	Closed bool  `json:"closed,omitempty"`
 }
@@ -63,27 +63,26 @@ func (x *epochs) current() int64 {
 	return x.Epochs[len(x.Epochs)-1].Epoch
 }
 
-// epochGap is by how many segments an epoch's feed begins above what the store knows: more than
-// were written since the backup that was restored, if that is 60 days old and a hundred segments
-// are written each second. 8,191 epochs leave as many again below the last position, 2^43
-// segments.
+// epochGap is how many pages an epoch's log begins above the end of the log before. 2^29: more than were
+// written since a backup that is 60 days old, at a hundred pages a second. 8,191 epochs use half of the
+// 2^43 pages that positions allow.
 const epochGap = 1 << 29
 
 const epochCopies = 16
 
-func (s *engine) epochs(ctx context.Context) (x *epochs, err error) {
+func (s *engine) readEpochs(ctx context.Context) (x *epochs, err error) {
 	x = &epochs{}
 	err = s.readList(ctx, []string{epochKey(0)}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		x.stored = cell(r, familyOther, "")
 		return x.decode(x.stored)
 	})
 	if err == nil {
-		s.learn(x)
+		s.learnEpochs(x)
 	}
 	return x, err
 }
 
-// readRunAndEpoch reads a run, and learns the newest epoch, in one request.
+// readRunAndEpoch reads a run and a copy of the epochs with one request.
 func (s *engine) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (found *row, err error) {
 	filter := latest(append([]bigtable.Filter{wholeFamily(familyHead), wholeFamily(familyOther)}, more...)...)
 	found = &row{}
@@ -93,7 +92,7 @@ func (s *engine) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ..
 			var x epochs
 			err := x.decode(cell(r, familyOther, ""))
 			if err == nil {
-				s.learn(&x)
+				s.learnEpochs(&x)
 			}
 			return err
 		}
@@ -103,8 +102,8 @@ func (s *engine) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ..
 	return found, err
 }
 
-// replaceEpochs swaps what the store knows of itself, if nobody else did.
-func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (made bool, err error) {
+// replaceEpochs replaces old by next, and reports false if another handle has replaced old.
+func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (replaced bool, err error) {
 	next.By = rand.Uint64()
 	next.stored, _ = json.Marshal(next) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
@@ -114,13 +113,13 @@ func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (made boo
 		same := bigtable.ChainFilters(column(familyOther, ""), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(old.written()))
 		m, wants = bigtable.NewCondMutation(same, set, nil), true
 	}
-	for t, doubt := s.tries(), false; ; doubt = true {
+	for t, ambiguous := s.newBackoff(), false; ; ambiguous = true {
 		var matched bool
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := s.table.Apply(bound, epochKey(0), m, bigtable.GetCondMutationResult(&matched))
 		cancel()
-		if err == nil && matched != wants { // another was first, or a copy of this request
-			now, err := s.epochs(ctx)
+		if err == nil && matched != wants { // another handle was first, or a copy of this request
+			now, err := s.readEpochs(ctx)
 			if err != nil {
 				return false, outcome.Unknown(err)
 			}
@@ -130,20 +129,20 @@ func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (made boo
 			return true, nil
 		}
 		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
-			if doubt || !refusedByServer(err) {
+			if ambiguous || !refusedByServer(err) {
 				return false, outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			return false, outcome.Unavailable(s.plainly(err))
+			return false, outcome.Unavailable(s.explain(err))
 		}
 	}
 }
 
-// isRestored separates the place of a table from what it was restored from. No name of
-// Google's holds a slash.
+// isRestored separates the place of a table from the backup that it was restored from. No resource name
+// of Google's contains it.
 const isRestored = "/restored/"
 
-// incarnation names what changes when a backup is restored, as another table or in place of
-// this one, and when a profile is moved.
+// incarnation returns a name that changes when a backup is restored, as another table or in place of
+// this one, and when the profile is moved to another cluster.
 func (s *engine) incarnation() string {
 	at := fmt.Sprintf("projects/%s/instances/%s/clusters/%s/tables/%s", s.opts.Project, s.opts.Instance, s.cluster, s.opts.Table)
 	if s.restored != "" {
@@ -152,8 +151,8 @@ func (s *engine) incarnation() string {
 	return at
 }
 
-// sameIncarnation compares the incarnation that is stored with this one. Where the
-// cluster is not known, here or there, any will do: not every account may read it.
+// sameIncarnation reports whether the stored incarnation is this one. If one of them does not have the
+// cluster, which not every account may read, any cluster matches.
 func (s *engine) sameIncarnation(stored string) bool {
 	const unknown = "/clusters//"
 	if s.cluster == "" || strings.Contains(stored, unknown) {
@@ -166,12 +165,12 @@ func (s *engine) sameIncarnation(stored string) bool {
 	return stored == s.incarnation()
 }
 
-// incarnate makes sure that the epoch belongs to this table in this place. A table that was
-// restored, perhaps under the name of one that was deleted, and the other cluster to which
-// a failover moves the profile may lack writes that were acknowledged.
-func (s *engine) incarnate(ctx context.Context) error {
+// ensureEpoch creates or upgrades the epochs, and raises the epoch if the table has another incarnation
+// than when the epoch began: a table that was restored, and the cluster to which a failover moves the
+// profile, may lack writes that were acknowledged.
+func (s *engine) ensureEpoch(ctx context.Context) error {
 	for {
-		x, err := s.epochs(ctx)
+		x, err := s.readEpochs(ctx)
 		if err != nil {
 			return err
 		}
@@ -185,10 +184,10 @@ func (s *engine) incarnate(ctx context.Context) error {
 				return err
 			}
 		case x.Format < format: // see format.go
-			if x.Format < formatPages { // from here on the hint is one that only programs of this format advance
-				told, err := s.hint(ctx)
+			if x.Format < formatOpenPages { // from here on only programs of this format advance the hint
+				hint, err := s.hint(ctx)
 				if err == nil {
-					err = s.advanceHint(ctx, told)
+					err = s.advanceHint(ctx, hint)
 				}
 				if err != nil {
 					return err
@@ -196,11 +195,11 @@ func (s *engine) incarnate(ctx context.Context) error {
 			}
 			next := *x
 			next.Format = format
-			made, err := s.replaceEpochs(ctx, x, &next)
+			replaced, err := s.replaceEpochs(ctx, x, &next)
 			if err != nil {
 				return err
 			}
-			if made {
+			if replaced {
 				if err := s.copyEpochs(ctx, &next); err != nil {
 					return err
 				}
@@ -212,7 +211,7 @@ func (s *engine) incarnate(ctx context.Context) error {
 			if _, err := s.raise(ctx, reason, func(x *epochs) bool { return s.sameIncarnation(x.Incarnation) }); err != nil {
 				return err
 			}
-		case !x.Ended: // who raised it has crashed, or is at it
+		case !x.Ended: // the handle that raised it has crashed, or has not finished
 			return s.finishRaise(ctx, x)
 		default:
 			return nil
@@ -222,7 +221,7 @@ func (s *engine) incarnate(ctx context.Context) error {
 
 // Epochs implements runstore.EpochManager.
 func (s *engine) Epochs(ctx context.Context) (all []runstore.EpochChange, err error) {
-	x, err := s.epochs(ctx)
+	x, err := s.readEpochs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -232,20 +231,20 @@ func (s *engine) Epochs(ctx context.Context) (all []runstore.EpochChange, err er
 	return all, nil
 }
 
-// RaiseEpoch implements runstore.EpochManager. It visits every run, since only a run's own
-// row can refuse a fence: it takes time in proportion to the runs.
+// RaiseEpoch implements runstore.EpochManager. It writes to every run, because only a run's own row can
+// refuse a fence, so it takes time in proportion to the number of runs.
 func (s *engine) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
 	return s.raise(ctx, reason, func(*epochs) bool { return false })
 }
 
-// raise begins a new epoch, unless another did what this is for.
+// raise begins a new epoch, unless done reports that another handle has reached the caller's aim.
 func (s *engine) raise(ctx context.Context, reason string, done func(x *epochs) bool) (runstore.Epoch, error) {
-	now, err := s.ask(ctx, clockKey())
+	now, err := s.readServerClock(ctx, clockKey())
 	if err != nil {
 		return 0, err
 	}
 	for {
-		x, err := s.epochs(ctx)
+		x, err := s.readEpochs(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -253,8 +252,8 @@ func (s *engine) raise(ctx context.Context, reason string, done func(x *epochs) 
 			return runstore.Epoch(x.current()), nil
 		}
 		if n := len(x.Epochs); n > 0 && !x.Ended && !x.Epochs[n-1].Closed {
-			// Another handle is raising the epoch, or died of it. Its log is closed first, so that
-			// of all logs each leads to the next.
+			// Another handle is raising the epoch, or has died. Its log is closed first, so
+			// that each log leads to the next.
 			if _, err := s.closeLog(ctx, x); err != nil {
 				return 0, err
 			}
@@ -264,51 +263,51 @@ func (s *engine) raise(ctx context.Context, reason string, done func(x *epochs) 
 		if err := runstore.CheckEpoch(runstore.Epoch(next.Epoch)); err != nil {
 			return 0, err
 		}
-		from := int64(firstSegment)
+		from := int64(firstPage)
 		if n := len(x.Epochs); n > 0 {
 			from = x.Epochs[n-1].Base
 		}
-		if told, err := s.hint(ctx); err != nil {
+		if hint, err := s.hint(ctx); err != nil {
 			return 0, err
-		} else if told > from {
-			from = told
+		} else if hint > from {
+			from = hint
 		}
-		end, err := s.follow(ctx, from, func(*segment) bool { return true })
+		end, err := s.follow(ctx, from, func(*feedPage) bool { return true })
 		if err != nil {
 			return 0, err
 		}
 		next.Base = max(int64(runstore.Epoch(next.Epoch).Floor())>>positionBits+1, end+epochGap)
 		next.End = end
 		after := &epochs{Format: format, Epochs: append(x.Epochs, next), Incarnation: s.incarnation()}
-		made, err := s.replaceEpochs(ctx, x, after)
+		replaced, err := s.replaceEpochs(ctx, x, after)
 		if err != nil {
 			return 0, err
 		}
-		if !made {
+		if !replaced {
 			continue
 		}
 		if err := s.finishRaise(ctx, after); err != nil {
-			return 0, outcome.Unknown(err) // it was raised, but not every grant of before is ended yet
+			return 0, outcome.Unknown(err) // it was raised, but not every earlier grant has ended yet
 		}
 		return runstore.Epoch(next.Epoch), nil
 	}
 }
 
-// finishRaise ends the log of the former epoch and every grant of former epochs.
-// A handle that opens the store goes on with it if it was interrupted.
+// finishRaise ends the log of the former epoch and every grant of former epochs. If it is interrupted,
+// the next handle that opens the store calls it again.
 func (s *engine) finishRaise(ctx context.Context, x *epochs) (err error) {
 	for !x.Epochs[len(x.Epochs)-1].Closed {
 		if x, err = s.closeLog(ctx, x); err != nil {
 			return err
 		}
 	}
-	s.learn(x)
-	// A hint of the history that the store has lost is lower, and a round that it led would
-	// append where no reader looks.
+	s.learnEpochs(x)
+	// A hint of the history that the store has lost is lower. A round that began there would append
+	// where no reader looks.
 	if err := s.advanceHint(ctx, x.Epochs[len(x.Epochs)-1].stamp()); err != nil {
 		return err
 	}
-	if err := s.copyEpochs(ctx, x); err != nil { // creations are of the new epoch from here on
+	if err := s.copyEpochs(ctx, x); err != nil { // from here on creations are in the new epoch
 		return err
 	}
 	if err := s.scanPrefix(ctx, kindRun, func(keys []string) error { return s.endGrants(ctx, keys) }); err != nil {
@@ -316,26 +315,26 @@ func (s *engine) finishRaise(ctx context.Context, x *epochs) (err error) {
 	}
 	done := *x
 	done.Ended = true
-	_, err = s.replaceEpochs(ctx, x, &done) // another raise may have come after it
+	_, err = s.replaceEpochs(ctx, x, &done) // another handle may have raised the epoch again
 	if err != nil {
 		return err
 	}
 	return s.copyEpochs(ctx, &done)
 }
 
-// sweepers is how many runs a raise visits at once.
-const sweepers = 16
+// raiseWorkers is how many runs a raise visits at the same time.
+const raiseWorkers = 16
 
 // endGrants ends the grants of runs, by the keys of their rows.
 func (s *engine) endGrants(ctx context.Context, keys []string) error {
-	errs := make([]error, sweepers)
+	errs := make([]error, raiseWorkers)
 	var wg sync.WaitGroup
-	for i := range sweepers {
+	for i := range raiseWorkers {
 		wg.Go(func() {
-			for k := i; k < len(keys) && errs[i] == nil; k += sweepers {
+			for k := i; k < len(keys) && errs[i] == nil; k += raiseWorkers {
 				id := runOf(keys[k])
-				if err := s.endGrant(ctx, id); !errors.Is(err, runstore.ErrCorrupt) || !s.passOver(id, err) {
-					errs[i] = err // a damaged run takes no write under any grant
+				if err := s.endGrant(ctx, id); !errors.Is(err, runstore.ErrCorrupt) || !s.skipDamaged(id, err) {
+					errs[i] = err // a damaged run accepts no write under any grant
 				}
 			}
 		})
@@ -346,20 +345,20 @@ func (s *engine) endGrants(ctx context.Context, keys []string) error {
 
 // endGrant ends a run's grant of an epoch before the newest that the handle knows.
 func (s *engine) endGrant(ctx context.Context, id runstore.RunID) error {
-	_, err := s.write(ctx, id, needs{fresh: true}, func(*run, time.Time) (*edit, error) {
+	_, err := s.write(ctx, id, needs{fresh: true}, func(*cachedRun, time.Time) (*edit, error) {
 		return nil, nil // every write raises the run first
 	})
 	return err
 }
 
-// copyEpochs spreads what the store knows of itself. The timestamp is the epoch, so an
-// older copy never hides a newer one.
+// copyEpochs writes the copies of the epochs. The timestamp is the epoch, so an older copy never hides a
+// newer one.
 func (s *engine) copyEpochs(ctx context.Context, x *epochs) error {
 	all := make([]mutation, 0, epochCopies)
 	for i := 1; i < epochCopies; i++ {
 		m := bigtable.NewMutation()
-		m.DeleteTimestampRange(familyOther, "", 0, numbered(x.current()))
-		m.Set(familyOther, "", numbered(x.current()), x.stored)
+		m.DeleteTimestampRange(familyOther, "", 0, timestampOf(x.current()))
+		m.Set(familyOther, "", timestampOf(x.current()), x.stored)
 		all = append(all, mutation{epochKey(i), m, len(x.stored)})
 	}
 	return s.writeAll(ctx, all)

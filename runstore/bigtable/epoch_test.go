@@ -75,7 +75,7 @@ func TestRaiseIsCut(t *testing.T) {
 			s, cut, tbl := openBare(t, table), openDying(t, table), raw(t, table)
 			leases := []runstore.Lease{hold(t, s, "run"), hold(t, s, "other"), hold(t, s, "third")}
 			commit(t, s, appending(leases[0], "before"))
-			if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+			if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 				t.Fatal(err)
 			}
 			passed := !at.first

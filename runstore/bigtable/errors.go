@@ -11,8 +11,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// refusedByServer reports whether an error says that the server did not do what it
-// was asked, and would not if it were asked again.
+// refusedByServer reports whether the server has not applied the request, and would not apply a repeat.
 func refusedByServer(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated, codes.FailedPrecondition,
@@ -23,17 +22,17 @@ func refusedByServer(err error) bool {
 	}
 }
 
-// attemptTimeout bounds one request, so that one which was lost is repeated.
+// attemptTimeout is after how long a request without a reply is repeated.
 const attemptTimeout = 10 * time.Second
 
-// tries paces the repeats of one operation.
-func (s *engine) tries() *outcome.Backoff {
-	return outcome.NewBackoff(s.clock.here, s.opts.RetryTimeout, 2*time.Millisecond)
+// newBackoff returns the backoff of one operation.
+func (s *engine) newBackoff() *outcome.Backoff {
+	return outcome.NewBackoff(s.clock.local, s.opts.RetryTimeout, 2*time.Millisecond)
 }
 
-// again runs f, which may be repeated, while Bigtable cannot be reached.
-func (s *engine) again(ctx context.Context, f func(ctx context.Context) error) error {
-	for t := s.tries(); ; {
+// retry calls f, which is idempotent, until it succeeds, fails for good, or the retry timeout ends.
+func (s *engine) retry(ctx context.Context, f func(ctx context.Context) error) error {
+	for t := s.newBackoff(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := f(bound)
 		cancel()
@@ -44,13 +43,13 @@ func (s *engine) again(ctx context.Context, f func(ctx context.Context) error) e
 			return err
 		}
 		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
-			return outcome.Unavailable(s.plainly(outcome.Cause(ctx, err)))
+			return outcome.Unavailable(s.explain(outcome.Cause(ctx, err)))
 		}
 	}
 }
 
-// plainly adds what the operator can do about an error.
-func (s *engine) plainly(err error) error {
+// explain adds to an error what the operator can do about it.
+func (s *engine) explain(err error) error {
 	if status.Code(err) == codes.FailedPrecondition {
 		return errors.Join(err, errors.New("conditional mutations need an app profile with single-cluster routing that allows single-row transactions"))
 	}

@@ -86,14 +86,14 @@ func TestOutcomeOfLongAgo(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			for range bigtable.Remembered + 1 {
+			for range bigtable.MaxNonces + 1 {
 				commit(t, other, signal("run", "since"))
 			}
 			return status.Error(codes.Unavailable, "lost")
 		}))
 		other = openBare(t, table)
 		hold(t, s, "run")
-		want := runstore.Seq(bigtable.Remembered + 1)
+		want := runstore.Seq(bigtable.MaxNonces + 1)
 		if made {
 			want++
 		}

@@ -7,10 +7,9 @@ import (
 	"cloud.google.com/go/bigtable"
 )
 
-// Events that follow each other share a cell while they are small: a row of few cells
-// is cheaper to filter and to store than one of many. A commit writes the cell that it
-// adds to anew, from what the handle remembers; a handle that does not know the cell
-// begins another. Readers meet both.
+// Consecutive events share a cell while they are small, because a row with few cells is cheaper to
+// filter and to store. A commit writes the last cell again with its events appended, from what the
+// handle remembers. A handle that does not remember the cell begins another one.
 const (
 	cellEvents = 16
 	cellBytes  = 2 << 10
@@ -18,13 +17,13 @@ const (
 
 // tail is the last cell of a run's events, to which a commit may add.
 type tail struct {
-	first int64 // the seq of its first event; 0: not known
+	first int64 // the seq of its first event; 0 if the handle does not know the cell
 	n     int
 	cell  []byte
 }
 
-// addEvent adds an event, the one with the seq of the head, to the tail, or begins a
-// new one. Cells do not reach over the end of a segment.
+// addEvent appends an event, the one with the seq of the head, to the tail, or begins a new one. A cell
+// ends where a segment of the journal ends.
 func (e *edit) addEvent(event []byte) {
 	t := &e.tail
 	size := len(event) + binary.MaxVarintLen32
@@ -36,7 +35,7 @@ func (e *edit) addEvent(event []byte) {
 	}
 	before := len(t.cell)
 	t.n++
-	// The bytes of the former tail are the run's until the change is made.
+	// append must copy: the bytes before belong to the run until the change is applied.
 	t.cell = appendFramed(t.cell[:before:before], event)
 	e.head.EventBytes += int64(len(t.cell) - before)
 }
@@ -44,22 +43,22 @@ func (e *edit) addEvent(event []byte) {
 // setTail writes the tail.
 func (e *edit) setTail() { e.set(familyEvents, be64(e.tail.first), e.tail.cell) }
 
-// appendFramed adds an event to others, its length before it.
+// appendFramed appends the length of an event and the event.
 func appendFramed(cell, event []byte) []byte {
 	return append(binary.AppendUvarint(cell, uint64(len(event))), event...)
 }
 
-// frames takes events apart.
-func frames(cell []byte, first int64, f func(e sealedEvent, bytes []byte) error) error {
+// eachFramed calls f for each event of a cell.
+func eachFramed(cell []byte, first int64, f func(e journalEvent, bytes []byte) error) error {
 	for seq := first; len(cell) > 0; seq++ {
 		n, used := binary.Uvarint(cell)
 		if used <= 0 || uint64(len(cell)-used) < n {
 			return errFrames
 		}
-		one := sealedEvent{seq: seq}
+		one := journalEvent{seq: seq}
 		bytes := cell[used : used+int(n)]
 		var err error
-		if one.data, err = split(bytes, &one.about); err != nil {
+		if one.data, err = decodeCell(bytes, &one.meta); err != nil {
 			return err
 		}
 		if err := f(one, bytes); err != nil {
@@ -77,9 +76,8 @@ func eventColumns(from, to int64) bigtable.Filter {
 	return columns(familyEvents, be64(max(from-cellEvents+1, 1)), be64(to+1))
 }
 
-// events calls f for the events of a row up to the last that its head names, those that are
-// sealed left out.
-func (r *row) events(f func(e sealedEvent, bytes []byte) error) error {
+// events calls f for the events of a row that are not sealed, up to the last event of its head.
+func (r *row) events(f func(e journalEvent, bytes []byte) error) error {
 	for _, item := range r.cells[familyEvents] {
 		column := qualifier(familyEvents, item)
 		if len(column) != 8 {
@@ -87,9 +85,9 @@ func (r *row) events(f func(e sealedEvent, bytes []byte) error) error {
 		}
 		first := fromBE64(column)
 		if first <= r.head.Sealed*segmentSize {
-			continue // its deletion came after a copy of the row was read
+			continue // the events of the cell are sealed
 		}
-		err := frames(item.Value, first, func(e sealedEvent, bytes []byte) error {
+		err := eachFramed(item.Value, first, func(e journalEvent, bytes []byte) error {
 			if e.seq > r.head.Seq {
 				return nil
 			}

@@ -12,6 +12,6 @@ var (
 
 // BoundScans changes how long a scan of a handle may take, and returns what it was.
 func BoundScans(s *Store, d time.Duration) (before time.Duration) {
-	before, s.engine.scanMost = s.engine.scanMost, d
+	before, s.engine.maxScanTime = s.engine.maxScanTime, d
 	return before
 }

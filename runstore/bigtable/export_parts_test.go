@@ -15,8 +15,8 @@ var (
 	SegmentKey = segmentKey
 )
 
-// PlaceParts are what the key of an index entry is made of.
-type PlaceParts struct {
+// EntryParts are what the key of an index entry is made of.
+type EntryParts struct {
 	Index       string
 	At, Written int64
 	Run         runstore.RunID
@@ -25,24 +25,24 @@ type PlaceParts struct {
 	Nonce       uint64
 }
 
-func (p PlaceParts) place() place {
-	return place{p.Index, p.At, p.Written, p.Run, p.Key, p.Rev, p.Nonce}
+func (p EntryParts) entry() indexEntry {
+	return indexEntry{p.Index, p.At, p.Written, p.Run, p.Key, p.Rev, p.Nonce}
 }
 
 // Order is the entry's key without its shard, RowKey the whole key.
-func (p PlaceParts) Order() string  { return p.place().order() }
-func (p PlaceParts) RowKey() string { return p.place().rowKey() }
+func (p EntryParts) Order() string  { return p.entry().sortKey() }
+func (p EntryParts) RowKey() string { return p.entry().rowKey() }
 
-// PartsOf takes an entry's key without its shard apart.
-func PartsOf(order string) (PlaceParts, bool) {
-	p, ok := placeOf(order)
-	return PlaceParts{p.index, p.at, p.written, p.run, p.key, p.rev, p.nonce}, ok
+// ParseIndexEntry takes an entry's key without its shard apart.
+func ParseIndexEntry(order string) (EntryParts, bool) {
+	p, ok := parseIndexEntry(order)
+	return EntryParts{p.index, p.at, p.written, p.run, p.key, p.rev, p.nonce}, ok
 }
 
 // MarkKey is the key of a mark of a run, MarkedBy its inverse.
 func MarkKey(id runstore.RunID, rev int64, nonce uint64) string { return mark{id, rev, nonce}.key() }
 
-func MarkedBy(key string) (id runstore.RunID, rev int64, nonce uint64, ok bool) {
+func ParseMarkKey(key string) (id runstore.RunID, rev int64, nonce uint64, ok bool) {
 	m, ok := markOf(key)
 	return m.run, m.rev, m.nonce, ok
 }
@@ -53,8 +53,8 @@ func PackKey(id runstore.RunID, rev int64, nonce uint64, of, n int64) string {
 	return p.key(id, n)
 }
 
-// Owned is what the keys of the segments and of the packs of a run begin with.
-func Owned(id runstore.RunID) (segments, packs string) {
+// OwnedPrefixes is what the keys of the segments and of the packs of a run begin with.
+func OwnedPrefixes(id runstore.RunID) (segments, packs string) {
 	return ownedKey(kindSegment, id), ownedKey(kindPack, id)
 }
 
@@ -66,26 +66,26 @@ func Expiry(expires, beat time.Time, ttl time.Duration) time.Time {
 }
 
 // Revisions is a head that some nonces have made, and nobody else.
-func Revisions(nonces ...uint64) func(rev int64, nonce uint64) (made, known bool) {
+func Revisions(nonces ...uint64) func(rev int64, nonce uint64) (applied, known bool) {
 	h := &head{}
 	for _, n := range nonces {
-		h.madeBy(n)
+		h.addRevision(n)
 	}
 	again, err := decodeHead(h.encode())
 	if err != nil {
 		panic(err)
 	}
-	return again.made
+	return again.wrote
 }
 
-// Remembered is how many revisions a head remembers.
-const Remembered = remembered
+// MaxNonces is how many revisions a head remembers.
+const MaxNonces = maxNonces
 
 // Clock is what a handle knows of Bigtable's.
 type Clock struct{ clock clock }
 
 // NewClock returns one that reads here as the clock of its process.
-func NewClock(here localclock.Clock) *Clock { return &Clock{clock{here: here}} }
+func NewClock(here localclock.Clock) *Clock { return &Clock{clock{local: here}} }
 
 // Learn takes over a reading that was asked for at a time.
 func (c *Clock) Learn(server time.Time, asked localclock.Reading) { c.clock.learn(server, asked) }
@@ -97,7 +97,7 @@ func (c *Clock) Estimate() time.Time {
 }
 
 // Old reports whether the reading is of no use any more.
-func (c *Clock) Old() bool { return c.clock.old() }
+func (c *Clock) Old() bool { return c.clock.isStale() }
 
-// LogKey is the key of a segment of the feed.
+// LogKey is the key of a page of the feed's log.
 func LogKey(number int64) string { return logKey(number) }

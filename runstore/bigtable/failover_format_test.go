@@ -63,7 +63,7 @@ func TestEpochRaisedByAnOlderProgram(t *testing.T) {
 		if lease.Token != runstore.Epoch(1).Floor()+1 {
 			t.Errorf("the token is %v, want one of epoch 1", lease.Token)
 		}
-		if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 			t.Fatal(err)
 		}
 		before := journal(t, s, "run")

@@ -30,7 +30,7 @@ func TestGarbageOfALostHistoryStays(t *testing.T) {
 	b.Put("waiting", []byte("value"), waiting)
 	commit(t, old, b)
 	relieve(t, old)
-	bigtable.EmptyWaste(t.Context(), old)
+	bigtable.EmptyGarbage(t.Context(), old)
 	survived := snapshot(t, tbl)
 	lost := maps.Clone(all)
 	edit(t, old, lost, "large", "small")
@@ -48,8 +48,8 @@ func TestGarbageOfALostHistoryStays(t *testing.T) {
 	if _, err := s.RaiseEpoch(t.Context(), "failover"); err != nil {
 		t.Fatal(err)
 	}
-	bigtable.AgeWaste(old)
-	bigtable.EmptyWaste(t.Context(), old)
+	bigtable.AgeGarbage(old)
+	bigtable.EmptyGarbage(t.Context(), old)
 	found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"large", "cold"}})
 	if err != nil || len(found) != 2 {
 		t.Errorf("got %d records, %v, want both", len(found), err)
@@ -60,7 +60,7 @@ func TestGarbageOfALostHistoryStays(t *testing.T) {
 	}
 }
 
-// A process is suspended after an orphan scan has found rows of an earlier life of a run. A failover
+// A process is suspended after an orphan scan has found rows of an earlier generation of a run. A failover
 // raises the epoch: the process must not delete the rows when it wakes.
 func TestOrphansOfALostHistoryStay(t *testing.T) {
 	t.Parallel()
@@ -82,7 +82,7 @@ func TestOrphansOfALostHistoryStay(t *testing.T) {
 	relieve(t, old)
 	before := snapshot(t, tbl)
 	purge(t, old, lease)
-	bigtable.Sweep(t.Context(), old)
+	bigtable.OrphanScan(t.Context(), old)
 	isCold := func(k cellKey) bool { return strings.HasPrefix(k.row, "k") }
 	if before.put(t, tbl, isCold) == 0 {
 		t.Fatal("the run has no cold records")
@@ -93,7 +93,7 @@ func TestOrphansOfALostHistoryStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	away.Store(1)
-	if err := bigtable.Collect(t.Context(), old); err == nil {
+	if err := bigtable.CollectGarbage(t.Context(), old); err == nil {
 		t.Error("a pass over the old history has no error")
 	}
 	if n := len(keys(t, tbl, "k")); n != left {

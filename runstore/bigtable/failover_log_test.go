@@ -32,12 +32,12 @@ func TestLogLagsBehindItsHint(t *testing.T) {
 					for i := range 3 {
 						commit(t, old, appending(lease, fmt.Sprint(id, " ", i)))
 						want++
-						if err := bigtable.Sequence(t.Context(), old, id); err != nil {
+						if err := bigtable.Publish(t.Context(), old, id); err != nil {
 							t.Fatal(err)
 						}
 					}
 				}
-				sweepIdle(t, old) // the runs have no marks
+				scanIdle(t, old) // the runs have no marks
 				late := cells{}
 				isMissing := func(key string) bool { return missing(int(binary.BigEndian.Uint64([]byte(key[len(key)-8:])))) }
 				for k, value := range snapshot(t, tbl) {
@@ -55,7 +55,7 @@ func TestLogLagsBehindItsHint(t *testing.T) {
 				}
 				check := func(when string) {
 					t.Helper()
-					bigtable.Sweep(t.Context(), s)
+					bigtable.OrphanScan(t.Context(), s)
 					seen := map[string]bool{}
 					for _, e := range whole(t, s, 0, runstore.MaxPage, nil) {
 						if seen[string(e.Data)] {
@@ -83,7 +83,7 @@ func TestLateLogOfALostRun(t *testing.T) {
 	old, tbl := openBare(t, table), raw(t, table)
 	lagging := snapshot(t, tbl)
 	commit(t, old, appending(hold(t, old, "run"), "lost"))
-	if err := bigtable.Sequence(t.Context(), old, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), old, "run"); err != nil {
 		t.Fatal(err)
 	}
 	lost := snapshot(t, tbl)
@@ -92,7 +92,7 @@ func TestLateLogOfALostRun(t *testing.T) {
 	move(t, table, tbl)
 	s := openBare(t, table)
 	commit(t, s, appending(hold(t, s, "run"), "new"))
-	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
 	if all := whole(t, s, 0, 10, nil); len(all) != 1 || string(all[0].Data) != "new" {
@@ -109,7 +109,7 @@ func TestRunMetTwoEpochsLater(t *testing.T) {
 	lease := hold(t, old, "run")
 	for i := range 2 {
 		commit(t, old, appending(lease, fmt.Sprint(i)))
-		if err := bigtable.Sequence(t.Context(), old, "run"); err != nil {
+		if err := bigtable.Publish(t.Context(), old, "run"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,8 +125,8 @@ func TestRunMetTwoEpochsLater(t *testing.T) {
 		t.Fatal("nothing comes late")
 	}
 	fresh := openBare(t, table)
-	bigtable.Sweep(t.Context(), fresh) // raises the run, and leaves its events to the next round
-	bigtable.Sweep(t.Context(), fresh)
+	bigtable.OrphanScan(t.Context(), fresh) // raises the run, and leaves its events to the next round
+	bigtable.OrphanScan(t.Context(), fresh)
 	if n := len(whole(t, fresh, 0, 10, nil)); n != 2 {
 		t.Errorf("the feed has %d events, want 2", n)
 	}

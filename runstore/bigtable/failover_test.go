@@ -100,7 +100,7 @@ func timeline(t testing.TB, s *bigtable.Store, l runstore.Lease, name string, n 
 		}
 		commit(t, s, b)
 		if (i+1)%max(n/3, 1) == 0 || i == n-1 {
-			if err := bigtable.Sequence(t.Context(), s, l.Run); err != nil {
+			if err := bigtable.Publish(t.Context(), s, l.Run); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -296,7 +296,7 @@ func lateCells(t *testing.T, n int, late, there func(k cellKey) bool, soon bool)
 		commit(t, s, appending(next, fmt.Sprint("after ", i)))
 	}
 	seal(t, fresh, "run")
-	bigtable.Sweep(t.Context(), fresh)
+	bigtable.OrphanScan(t.Context(), fresh)
 	lost.put(t, tbl, late)
 	history = append(history, "repeated", "last")
 	for i := range n {
@@ -317,12 +317,12 @@ func TestLateLogAfterAFailover(t *testing.T) {
 	old, tbl := openBare(t, table), raw(t, table)
 	lease := hold(t, old, "run")
 	commit(t, old, appending(lease, "first"))
-	if err := bigtable.Sequence(t.Context(), old, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), old, "run"); err != nil {
 		t.Fatal(err)
 	}
 	before := snapshot(t, tbl)
 	commit(t, old, appending(lease, "second", "third"))
-	if err := bigtable.Sequence(t.Context(), old, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), old, "run"); err != nil {
 		t.Fatal(err)
 	}
 	reader := whole(t, old, 0, 10, nil)[0].Position // has read the first
@@ -333,7 +333,7 @@ func TestLateLogAfterAFailover(t *testing.T) {
 	s := openBare(t, table)
 	lost.put(t, tbl, isOfLog)
 	commit(t, s, appending(takeOver(t, s, "run"), "fourth"))
-	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
 	next := map[runstore.RunID]runstore.Seq{"run": 2}

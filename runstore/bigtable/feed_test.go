@@ -107,7 +107,7 @@ func TestFeedOfManyHandles(t *testing.T) {
 
 // Two handles that want the same number of the log: one gets it, and the other goes
 // on behind it, without naming an event again.
-func TestTwoWantOneSegment(t *testing.T) {
+func TestTwoCreateOnePage(t *testing.T) {
 	t.Parallel()
 	for _, same := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the same events %v", same), func(t *testing.T) {
@@ -126,9 +126,9 @@ func TestTwoWantOneSegment(t *testing.T) {
 			}
 			held := server(t).Hold(1, onLog(table))
 			late := make(chan error, 1)
-			go func() { late <- bigtable.Sequence(t.Context(), first, ids[0]) }()
+			go func() { late <- bigtable.Publish(t.Context(), first, ids[0]) }()
 			met(t, held, 1)
-			if err := bigtable.Sequence(t.Context(), second, ids[1]); err != nil {
+			if err := bigtable.Publish(t.Context(), second, ids[1]); err != nil {
 				t.Fatal(err)
 			}
 			held.Stop()
@@ -146,14 +146,14 @@ func TestTwoWantOneSegment(t *testing.T) {
 	}
 }
 
-// onLog matches what creates a segment of the log.
+// onLog matches what creates a page of the log.
 func onLog(table bigtableemulator.TableName) func(bigtableemulator.Call) bool {
 	return func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == swaps && len(c.Row) > 0 && c.Row[0] == 'l'
 	}
 }
 
-// A segment of the log is created once, whatever becomes of the request and its reply.
+// A page of the log is created once, whatever becomes of the request and its reply.
 func TestLogLosesMessages(t *testing.T) {
 	t.Parallel()
 	for _, harm := range []string{"request", "reply", "what is told to the runs", "all that is told"} {
@@ -162,7 +162,7 @@ func TestLogLosesMessages(t *testing.T) {
 			table := newTable(t)
 			s, other := openBare(t, table), openBare(t, table)
 			hold(t, other, "run")
-			told := func(c bigtableemulator.Call) bool { return c.Table == table.String() && c.Method == writes }
+			recorded := func(c bigtableemulator.Call) bool { return c.Table == table.String() && c.Method == writes }
 			for i := range 4 {
 				commit(t, other, signal("run", fmt.Sprint(i)))
 				var fault emulators.Fault
@@ -172,11 +172,11 @@ func TestLogLosesMessages(t *testing.T) {
 				case "reply":
 					fault = server(t).DropReplies(1, onLog(table))
 				case "what is told to the runs":
-					fault = server(t).DropReplies(1, told)
+					fault = server(t).DropReplies(1, recorded)
 				default:
-					fault = server(t).Refuse(0, told)
+					fault = server(t).Refuse(0, recorded)
 				}
-				sequence := func(ctx context.Context) error { return bigtable.Sequence(ctx, s, "run") }
+				sequence := func(ctx context.Context) error { return bigtable.Publish(ctx, s, "run") }
 				if harm == "all that is told" {
 					if err := cutAt(t, fault, sequence); err == nil {
 						t.Error("what could not be told to the runs is no error")
@@ -190,7 +190,7 @@ func TestLogLosesMessages(t *testing.T) {
 				}
 			}
 			commit(t, other, signal("run", "last"))
-			if err := bigtable.Sequence(t.Context(), other, "run"); err != nil {
+			if err := bigtable.Publish(t.Context(), other, "run"); err != nil {
 				t.Fatal(err)
 			}
 			if n := len(whole(t, other, 0, 10, nil)); n != 5 {
@@ -214,7 +214,7 @@ func TestFeedOfTheDead(t *testing.T) {
 		t.Fatalf("the feed has %d events already", n)
 	}
 	heir := openBare(t, table)
-	bigtable.Sweep(t.Context(), heir)
+	bigtable.OrphanScan(t.Context(), heir)
 	if n := len(whole(t, heir, 0, 10, nil)); n != 5 {
 		t.Errorf("the feed has %d events, want 5", n)
 	}
@@ -224,7 +224,7 @@ func TestFeedOfTheDead(t *testing.T) {
 
 // What an old segment says is told to a run's row once more, and late: the row goes on
 // saying what newer ones did.
-func TestOldSegmentIsToldLate(t *testing.T) {
+func TestOldPageIsRecordedLate(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, other := openBare(t, table), openBare(t, table)
@@ -234,7 +234,7 @@ func TestOldSegmentIsToldLate(t *testing.T) {
 		return c.Table == table.String() && c.Method == writes && len(c.Row) > 0 && c.Row[0] == 'r'
 	})
 	late := make(chan error, 1)
-	go func() { late <- bigtable.Sequence(t.Context(), s, "run") }()
+	go func() { late <- bigtable.Publish(t.Context(), s, "run") }()
 	met(t, telling, 1)
 	for i := range 200 {
 		commit(t, other, signal("run", fmt.Sprint(i)))
@@ -247,7 +247,7 @@ func TestOldSegmentIsToldLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	third := openBare(t, table)
-	if err := bigtable.Sequence(t.Context(), third, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), third, "run"); err != nil {
 		t.Fatal(err)
 	}
 	if all := whole(t, third, 0, 50, nil); len(all) != 202 {
@@ -314,7 +314,7 @@ func TestFeedPositions(t *testing.T) {
 	for range 3 { // three segments of two events
 		commit(t, s, signal("run", "event"))
 		commit(t, s, signal("run", "event"))
-		if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -352,7 +352,7 @@ func TestEndOfTheFeed(t *testing.T) {
 	for range 3 {
 		for range 15 {
 			commit(t, s, signal("run", "event"))
-			if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+			if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -378,7 +378,7 @@ func TestLogIsSpread(t *testing.T) {
 	hold(t, s, "run")
 	for range 64 {
 		commit(t, s, signal("run", "event"))
-		if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 			t.Fatal(err)
 		}
 	}

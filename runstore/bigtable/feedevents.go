@@ -10,21 +10,20 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// runsAtOnce bounds how many runs' rows a page of the feed reads in one request.
+// runsAtOnce bounds how many rows of runs ReadFeed reads with one request.
 const runsAtOnce = 32
 
-// feedEvents reads the events of a page of the feed, and leaves out those that were
-// purged. The page ends early by its size, with what was read before: total is the sum. An
-// event that cannot be decoded has an Err, and in a final read one that is not where its run's
-// row says.
+// feedEvents reads the events that the log names, and leaves out purged ones. It stops when their size,
+// added to size, exceeds runstore.MaxPageBytes; total is the sum. An event that cannot be decoded has an
+// Err. If final is set, so has an event that is not where its run's row says.
 //
-// The events that it returns with an error are those before it. ErrUnsupported means that the
-// next event is of a run that a newer program has written to: it is not damaged, and must not
-// be passed over. errPageEnds means that the page has an event, and had too many requests.
-func (s *engine) feedEvents(ctx context.Context, page []placed, size int64, final bool) (events []runstore.FeedEvent, total int64, err error) {
+// With an error it returns the events before the error. ErrUnsupported means that a newer program has
+// written to the run of the next event: the event is not damaged, and must not be skipped.
+// errBudgetSpent means that the read has an event and has made too many requests.
+func (s *engine) feedEvents(ctx context.Context, page []loggedEvent, size int64, final bool) (events []runstore.FeedEvent, total int64, err error) {
 	for len(page) > 0 && size <= runstore.MaxPageBytes {
 		if budgetOf(ctx).ends(groupRequests) {
-			return events, size, errPageEnds
+			return events, size, errBudgetSpent
 		}
 		n, runs := 0, map[runstore.RunID]bool{}
 		for n < len(page) && (len(runs) < runsAtOnce || runs[runstore.RunID(page[n].Run)]) {
@@ -34,13 +33,13 @@ func (s *engine) feedEvents(ctx context.Context, page []placed, size int64, fina
 			n++
 		}
 		before, sizeBefore := events, size
-		found, err := s.lookUp(ctx, page[:n], runs)
+		found, err := s.lookUpEvents(ctx, page[:n], runs)
 		if err != nil {
 			return before, sizeBefore, err
 		}
-		var wanted []want
+		var wanted []wantedValue
 		var of []int    // the event of each wanted value
-		var newer error // says that an event is one for newer programs, and the page ends before it
+		var newer error // the next event is of a run that only newer programs can read
 	page:
 		for _, at := range page[:n] {
 			one, err := found.event(at)
@@ -54,26 +53,26 @@ func (s *engine) feedEvents(ctx context.Context, page []placed, size int64, fina
 				break page
 			case err != nil:
 				events = append(events, runstore.FeedEvent{Run: runstore.RunID(at.Run), Event: runstore.Event{Seq: runstore.Seq(at.seq), Position: runstore.Position(at.position)}})
-				s.damaged(&events[len(events)-1], err)
+				s.markDamaged(&events[len(events)-1], err)
 				continue
 			}
-			event := runstore.FeedEvent{Run: runstore.RunID(at.Run), Event: one.about.event(at.seq, one.data)}
+			event := runstore.FeedEvent{Run: runstore.RunID(at.Run), Event: one.meta.event(at.seq, one.data)}
 			event.Position = runstore.Position(at.position)
 			events = append(events, event)
 			size += int64(len(one.data))
-			if one.about.Pack != nil {
-				size += one.about.Pack.Length
+			if one.meta.Pack != nil {
+				size += one.meta.Pack.Length
 				i := len(events) - 1
-				wanted, of = append(wanted, want{runstore.RunID(at.Run), one.about.Pack, func(value []byte) { events[i].Data = value }}), append(of, i)
+				wanted, of = append(wanted, wantedValue{runstore.RunID(at.Run), one.meta.Pack, func(value []byte) { events[i].Data = value }}), append(of, i)
 			}
 			if size > runstore.MaxPageBytes {
 				break
 			}
 		}
 		if final {
-			err = s.fetchEach(ctx, wanted, func(i int, missing error) { s.damaged(&events[of[i]], missing) })
+			err = s.fetchEachValue(ctx, wanted, func(i int, missing error) { s.markDamaged(&events[of[i]], missing) })
 		} else {
-			err = s.fetch(ctx, wanted)
+			err = s.fetchValues(ctx, wanted)
 		}
 		if err != nil {
 			return before, sizeBefore, err
@@ -89,61 +88,60 @@ func (s *engine) feedEvents(ctx context.Context, page []placed, size int64, fina
 	return events, size, nil
 }
 
-// damaged makes an event of the feed one that cannot be returned because of err.
-func (s *engine) damaged(e *runstore.FeedEvent, err error) {
+// markDamaged replaces an event of the feed by one that cannot be returned because of err.
+func (s *engine) markDamaged(e *runstore.FeedEvent, err error) {
 	if !isUndecodable(err) {
 		err = corrupt(err)
 	}
-	s.passOver(e.Run, err)
+	s.skipDamaged(e.Run, err)
 	*e = runstore.FeedEvent{Run: e.Run, Event: runstore.Event{Seq: e.Seq, Position: e.Position}, Err: ofRun(e.Run, err)}
 }
 
 type eventKey struct {
-	run       runstore.RunID
-	life, seq int64
+	run             runstore.RunID
+	generation, seq int64
 }
 
-// lookup is what was read of the runs of a page of the feed.
-type lookup struct {
-	heads  map[runstore.RunID]*row
-	events map[eventKey]sealedEvent
-	broken map[runstore.RunID]error // what of a run's row cannot be decoded
-	sealed map[string]error         // the segments that were read, by key: nil, or what is wrong
+// eventLookup is what ReadFeed has read of the runs whose events it returns.
+type eventLookup struct {
+	rows     map[runstore.RunID]*row
+	events   map[eventKey]journalEvent
+	damaged  map[runstore.RunID]error // of runs whose rows cannot be decoded
+	segments map[string]error         // the journal segments that were read, by key: nil, or why one cannot be decoded
 }
 
-// errGone says that an event was purged.
+// errGone means that an event was purged.
 var errGone = errors.New("bigtable: the event was purged")
 
-// event returns an event of the page. Errors: errGone, errMissing, or one that isUndecodable.
-func (l *lookup) event(at placed) (*sealedEvent, error) {
+// event returns an event that the log names. Errors: errGone, errMissing, or one that isUndecodable.
+func (l *eventLookup) event(at loggedEvent) (*journalEvent, error) {
 	id := runstore.RunID(at.Run)
-	r := l.heads[id]
+	r := l.rows[id]
 	if at.damage != nil {
 		return nil, at.damage
 	}
-	if r != nil && (r.isGone(at.Life) || r.head.isLost(at)) {
+	if r != nil && (r.isGone(at.Generation) || r.head.isLost(at)) {
 		return nil, errGone
 	}
-	if one, there := l.events[eventKey{id, at.Life, at.seq}]; there {
+	if one, there := l.events[eventKey{id, at.Generation, at.seq}]; there {
 		return &one, nil
 	}
-	if err := l.broken[id]; err != nil {
+	if err := l.damaged[id]; err != nil {
 		return nil, err
 	}
-	if err := l.sealed[segmentKey(id, at.Life, (at.seq-1)/segmentSize)]; err != nil {
+	if err := l.segments[segmentKey(id, at.Generation, (at.seq-1)/segmentSize)]; err != nil {
 		return nil, err
 	}
 	return nil, errMissing{id} // purged or sealed meanwhile
 }
 
-// isGone reports whether a life of the run is over.
-func (r *row) isGone(life int64) bool {
-	return r.stored != nil && (r.head.Life > life || r.head.Life == life && r.head.Purged)
+// isGone reports whether a generation of the run was purged.
+func (r *row) isGone(generation int64) bool {
+	return r.stored != nil && (r.head.Generation > generation || r.head.Generation == generation && r.head.Purged)
 }
 
-// withoutPurged leaves out the events of a page that were purged. It reads the heads of
-// the runs only.
-func (s *engine) withoutPurged(ctx context.Context, page []placed) (left []placed, err error) {
+// withoutPurged returns the events that were not purged. It reads only the heads of the runs.
+func (s *engine) withoutPurged(ctx context.Context, page []loggedEvent) (left []loggedEvent, err error) {
 	asked, heads := map[runstore.RunID]bool{}, map[runstore.RunID]*row{}
 	var keys []string
 	for _, at := range page {
@@ -153,23 +151,23 @@ func (s *engine) withoutPurged(ctx context.Context, page []placed) (left []place
 		}
 	}
 	err = s.readList(ctx, keys, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
-		if parsed, err := parseRow(r); err == nil { // others are damaged, and stay
+		if parsed, err := parseRow(r); err == nil { // events of damaged runs stay
 			heads[runOf(r.Key())] = parsed
 		}
 		return nil
 	})
 	for _, at := range page {
-		if r := heads[runstore.RunID(at.Run)]; at.damage != nil || r == nil || !r.isGone(at.Life) {
+		if r := heads[runstore.RunID(at.Run)]; at.damage != nil || r == nil || !r.isGone(at.Generation) {
 			left = append(left, at)
 		}
 	}
 	return left, err
 }
 
-// lookUp reads the events of a page from the rows of their runs and from segments.
-func (s *engine) lookUp(ctx context.Context, page []placed, runs map[runstore.RunID]bool) (*lookup, error) {
-	l := &lookup{
-		heads: map[runstore.RunID]*row{}, events: map[eventKey]sealedEvent{}, broken: map[runstore.RunID]error{}, sealed: map[string]error{},
+// lookUpEvents reads events from the rows of their runs and from segments of their journals.
+func (s *engine) lookUpEvents(ctx context.Context, page []loggedEvent, runs map[runstore.RunID]bool) (*eventLookup, error) {
+	l := &eventLookup{
+		rows: map[runstore.RunID]*row{}, events: map[eventKey]journalEvent{}, damaged: map[runstore.RunID]error{}, segments: map[string]error{},
 	}
 	from, to := int64(math.MaxInt64), int64(0)
 	for _, at := range page {
@@ -186,14 +184,14 @@ func (s *engine) lookUp(ctx context.Context, page []placed, runs map[runstore.Ru
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
 		if err == nil {
-			l.heads[id] = parsed
-			err = parsed.events(func(one sealedEvent, _ []byte) error {
-				l.events[eventKey{id, parsed.head.Life, one.seq}] = one
+			l.rows[id] = parsed
+			err = parsed.events(func(one journalEvent, _ []byte) error {
+				l.events[eventKey{id, parsed.head.Generation, one.seq}] = one
 				return nil
 			})
 		}
 		if err != nil {
-			l.broken[id] = err
+			l.damaged[id] = err
 		}
 		return nil
 	})
@@ -201,26 +199,26 @@ func (s *engine) lookUp(ctx context.Context, page []placed, runs map[runstore.Ru
 		return nil, err
 	}
 	var sealed []string
-	owners := map[string]placed{}
+	owners := map[string]loggedEvent{}
 	for _, at := range page {
 		id := runstore.RunID(at.Run)
-		r := l.heads[id]
-		if r == nil || !r.exists() || r.head.Life != at.Life || at.damage != nil {
+		r := l.rows[id]
+		if r == nil || !r.exists() || r.head.Generation != at.Generation || at.damage != nil {
 			continue
 		}
 		number := (at.seq - 1) / segmentSize
-		key := segmentKey(id, at.Life, number)
+		key := segmentKey(id, at.Generation, number)
 		if _, asked := owners[key]; !asked && number < r.head.Sealed {
 			sealed = append(sealed, key)
 			owners[key] = at
 		}
 	}
-	err = s.eachSegment(ctx, sealed, func(key string, events []sealedEvent, damage error) error {
+	err = s.eachSegment(ctx, sealed, func(key string, events journalSegment, damage error) error {
 		at := owners[key]
 		for _, one := range events {
-			l.events[eventKey{runstore.RunID(at.Run), at.Life, one.seq}] = one
+			l.events[eventKey{runstore.RunID(at.Run), at.Generation, one.seq}] = one
 		}
-		l.sealed[key] = damage
+		l.segments[key] = damage
 		return nil
 	})
 	return l, err

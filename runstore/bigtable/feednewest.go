@@ -6,18 +6,18 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// newest reads the end of the feed: the log from its end back, one block at a time, and the events
-// of each block from the last on. For final see feedEvents.
-func (s *engine) newest(ctx context.Context, limit int, final bool) (events []runstore.FeedEvent, err error) {
+// readNewest reads the last events of the feed: it reads the log backwards, block by block, and the
+// events of each block from the last one on. For final see feedEvents.
+func (s *engine) readNewest(ctx context.Context, limit int, final bool) (events []runstore.FeedEvent, err error) {
 	size := int64(0)
-	err = s.backwards(ctx, func(block []placed) (more bool, err error) {
+	err = s.eachBlockBackwards(ctx, func(block []loggedEvent) (more bool, err error) {
 		for n := limit; len(block) > 0 && len(events) < limit && size <= runstore.MaxPageBytes; {
 			last := block[max(len(block)-n, 0):]
 			page, total, err := s.feedEvents(ctx, last, 0, final)
 			if err != nil {
 				return false, err
 			}
-			if total > runstore.MaxPageBytes && len(last) > 1 { // it may have ended before the last
+			if total > runstore.MaxPageBytes && len(last) > 1 { // feedEvents may have stopped before the last event
 				n = len(last) / 2
 				continue
 			}
@@ -34,19 +34,19 @@ func (s *engine) newest(ctx context.Context, limit int, final bool) (events []ru
 	return events, err
 }
 
-// backwards calls f with the events of one block of the log after the other, from the end of the
-// log back, until f returns false. Those of runs that were purged are left out.
-func (s *engine) backwards(ctx context.Context, f func(events []placed) (more bool, err error)) error {
-	x, err := s.epochs(ctx)
+// eachBlockBackwards calls f with the events of one block of the log after the other, from the end of the log
+// backwards, until f returns false. It leaves out events of purged runs.
+func (s *engine) eachBlockBackwards(ctx context.Context, f func(events []loggedEvent) (more bool, err error)) error {
+	x, err := s.readEpochs(ctx)
 	if err != nil {
 		return err
 	}
-	told, err := s.hint(ctx)
+	hint, err := s.hint(ctx)
 	if err != nil {
 		return err
 	}
 	for i := len(x.Epochs); i >= 0; i-- { // the log of the epoch that follows the first i
-		first, next := int64(firstSegment), int64(0)
+		first, next := int64(firstPage), int64(0)
 		if i > 0 {
 			first = x.Epochs[i-1].Base
 		}
@@ -55,14 +55,14 @@ func (s *engine) backwards(ctx context.Context, f func(events []placed) (more bo
 		}
 		var end int64
 		if i < len(x.Epochs) && x.Epochs[i].Closed {
-			end = x.Epochs[i].End + 1 // which may be a page with events
-		} else if end, err = s.endOfLog(ctx, first, next, told); err != nil {
+			end = x.Epochs[i].End + 1 // the page that ends the log may have events
+		} else if end, err = s.endOfLog(ctx, first, next, hint); err != nil {
 			return err
 		}
 		for end > first {
 			start := max(blockStart(end-1), first)
-			var page []placed
-			_, err = s.followBy(ctx, start, end-start, func(g *segment) bool {
+			var page []loggedEvent
+			_, err = s.followBy(ctx, start, end-start, func(g *feedPage) bool {
 				if g.number < end {
 					page = g.appendTo(page, 0)
 				}
@@ -83,13 +83,13 @@ func (s *engine) backwards(ctx context.Context, f func(events []placed) (more bo
 	return nil
 }
 
-// endOfLog returns the number behind the last segment of an epoch's log. first is its
-// first, and next that of the epoch behind it, or 0.
-func (s *engine) endOfLog(ctx context.Context, first, next, told int64) (end int64, err error) {
-	if end = first; told > first && (next == 0 || told < next) {
-		end = told // the log is there up to the hint's segment: its end is not far
+// endOfLog returns the number after the last page of an epoch's log. first is the first page of the
+// epoch, and next that of the following epoch, or 0.
+func (s *engine) endOfLog(ctx context.Context, first, next, hint int64) (end int64, err error) {
+	if end = first; hint > first && (next == 0 || hint < next) {
+		end = hint // the log exists up to the hint, and its end is not far
 	}
-	_, err = s.follow(ctx, end, func(g *segment) bool {
+	_, err = s.follow(ctx, end, func(g *feedPage) bool {
 		if g.next() == next {
 			return false
 		}

@@ -2,59 +2,278 @@ package bigtable
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// A page of the feed is bounded in requests: once it has an event, it ends before the step that
-// could make them too many. A page without an event goes on, since an empty page says that
-// nothing follows yet: the caller's context bounds it, each of its requests is bounded, and the
-// handle remembers how far it came (passed).
+// Open pages are group commit without a leader: many handles append their events to the page that ends
+// the feed's log. An append is one read-modify-write of the page's row. The server orders the appends
+// and answers each with the whole page. So the appends of many handles never collide, each costs one
+// request, and the reply shows what other handles have appended.
+//
+// It is not simple because appends may arrive late, twice, or after the page was removed, because a
+// failover may lose some of them, and because programs of format 4 do not know open pages. So the row of
+// an open page has the cell of a complete page and a second cell (columnPage): a header, then one entry
+// for each append.
+//
+//  1. A page is open from its creation until it is full or has an entry that closes it. Both follow from its
+//     bytes, so all readers agree. Later entries do not count.
+//  2. The log continues after a page only once the page is closed: readers stop at an open page, and a handle
+//     creates the next page only after it has read that the page is closed.
+//  3. A handle appends events of a run only if it knows every earlier page. If several entries of a page
+//     name an event, the first one counts. So the log has each event once, however late an append
+//     arrives and however often the handle repeats it.
+//  4. The header is the By of the page. freezePage moves the entries of a closed page into the cell of a
+//     complete page, under another By. An append that arrives after that, or after the page was removed,
+//     finds no such header and does not count.
+//  5. Handles record in the rows of the runs, and in the hint, only what complete pages name. So two
+//     records of one page are equal, and a late one changes nothing.
+//  6. Raising the epoch closes and freezes the page that ends the log. So no late request of the history
+//     that a failover lost finds its header.
+//
+// appendToPage adds an entry, withPage decodes a page, closePage closes it and freezePage completes it. The
+// sequencer calls them: extendLog for events, review for pages that have closed or are idle.
+//
+// A program of format 4 takes an open page for a complete one, and creates the next page. review finds
+// that page and closes the open one. An open page names no event that such a program may name as well:
+// events up to head.PagedFrom go into complete pages, which both programs compete to create.
+//
+// Rejected: a complete page for each round, as in format 4. Of n handles that create the next page one
+// succeeds, and the others need two more requests: from eight handles on, the feed fell behind by a
+// second (bench scale, "handles"). Rejected: a lease for one appender. The other handles would need one
+// request more to pass their events to it, and would wait for the lease to expire when the appender
+// dies. TestAppendsOfManyHandles counts the requests.
 
 const (
-	// pageRequests is after how many requests a page ends that has an event. A page of 1000
-	// events of some 250 runs fits, and one of sealed events or large values of 100 runs; at
-	// 10 ms for a request, a page takes a third of a second.
-	pageRequests = 32
-	// chunkRequests is how many feedChunk and withoutPurged take at most, where no block of the
-	// log was removed: the first requests of a page for 4, 8, 16 and 32 segments, four for the 64
-	// each that are left of maxChunk, and one for the heads of the runs.
-	chunkRequests = 9
-	// groupRequests is how many the events of runsAtOnce runs take: for the rows of the runs,
-	// for segments of the journal and for large values.
-	groupRequests = 3
+	// pageEntries is how many appends a page takes. 256: many times the number of handles that are
+	// busy at the same time, because each handle that finds the page full needs two requests more.
+	pageEntries = 256
+	// pageBytes closes a page early, because each append writes the whole page again. 16 KB: a page
+	// of 256 entries of one run each has some 12 KB.
+	pageBytes = 16 << 10
+	// prunedEntries is after how many appends a writer deletes the older versions of the cell: they take
+	// 1 MB at most, and a prune costs one request for 64 appends.
+	prunedEntries = 64
 )
 
-// errPageEnds says that a page of the feed has an event, and ends before the next request.
-var errPageEnds = errors.New("bigtable: the page of the feed ends")
+// columnPage is the column of a page's header and entries.
+const columnPage = "+"
 
-// pageBudget counts the requests of a page of the feed.
-type pageBudget struct {
-	requests int
-	hasEvent bool
+// pageEntry is what one append adds to a page: ranges of events, or a number, which closes the page.
+type pageEntry struct {
+	nonce  uint64
+	next   int64 // the number of the next page if the entry closes this one, or 0
+	ranges []eventRange
 }
 
-type budgetKey struct{}
-
-// withBudget returns a context whose requests by readList are counted for a page of the feed.
-func withBudget(ctx context.Context) (context.Context, *pageBudget) {
-	b := &pageBudget{}
-	return context.WithValue(ctx, budgetKey{}, b), b
+func (e *pageEntry) encode() []byte {
+	b := binary.BigEndian.AppendUint64(nil, e.nonce)
+	b = binary.AppendUvarint(b, uint64(e.next))
+	for _, r := range e.ranges {
+		b = binary.AppendUvarint(b, uint64(len(r.Run)))
+		b = append(b, r.Run...)
+		for _, n := range []int64{r.Generation, r.From, r.N} {
+			b = binary.AppendUvarint(b, uint64(n))
+		}
+	}
+	return appendFramed(nil, b)
 }
 
-// budgetOf returns the budget of a context, or nil: readList serves other operations, too.
-func budgetOf(ctx context.Context) *pageBudget {
-	b, _ := ctx.Value(budgetKey{}).(*pageBudget)
-	return b
+// decodePageEntry returns the first entry of a cell and the bytes after it.
+func decodePageEntry(cell []byte) (e pageEntry, rest []byte, err error) {
+	size, n := binary.Uvarint(cell)
+	if n <= 0 || size < 8 || uint64(len(cell)-n) < size {
+		return e, nil, errPage
+	}
+	b, rest := cell[n:n+int(size)], cell[n+int(size):]
+	e.nonce, b = binary.BigEndian.Uint64(b), b[8:]
+	number := func() int64 {
+		v, n := binary.Uvarint(b)
+		if n <= 0 {
+			err, b = errPage, nil
+			return 0
+		}
+		b = b[n:]
+		return int64(v)
+	}
+	e.next = number()
+	for len(b) > 0 && err == nil {
+		size := number()
+		if size < 0 || size > int64(len(b)) {
+			return e, nil, errPage
+		}
+		r := eventRange{Run: b[:size]}
+		b = b[size:]
+		r.Generation, r.From, r.N = number(), number(), number()
+		e.ranges = append(e.ranges, r)
+	}
+	return e, rest, err
 }
 
-// spend counts a request.
-func (b *pageBudget) spend() {
-	if b != nil {
-		b.requests++
+var errPage = errors.New("an entry that this program did not write")
+
+// header returns the bytes with which the second cell of an open page begins.
+func (g *feedPage) header() string { return be64(int64(g.By)) }
+
+// openState is the state of a page that is not complete.
+type openState struct {
+	open    bool            // the page is not closed
+	entries int             // how many entries the page has, including those that do not count
+	has     map[uint64]bool // the nonces of the entries that count
+	written written         // the version that this handle wrote last, or zero
+}
+
+// withPage returns the page with the entries of its second cell. It returns the page itself if that cell
+// is nil or does not begin with the page's header: then the page is complete.
+func (g *feedPage) withPage(cell []byte) *feedPage {
+	if g.damage != nil || len(cell) < 8 || string(cell[:8]) != g.header() {
+		return g
+	}
+	p := &openState{open: true, has: map[uint64]bool{}}
+	all := &feedPage{By: g.By, Next: g.Next, Ranges: g.Ranges[:len(g.Ranges):len(g.Ranges)], number: g.number, openState: p, created: len(g.Ranges)}
+	named, events := map[runGeneration]int64{}, int64(0)
+	for _, r := range g.Ranges {
+		named[r.owner()], events = max(named[r.owner()], r.From+r.N-1), events+r.N
+	}
+	for rest := cell[8:]; len(rest) > 0; p.entries++ {
+		if p.entries == pageEntries || len(cell)-len(rest) >= pageBytes {
+			p.open = false
+		}
+		e, behind, err := decodePageEntry(rest)
+		if err != nil {
+			all.damage, all.openState = corrupt(fmt.Errorf("page %d of the feed's log: %w", g.number, err)), nil
+			return all
+		}
+		rest = behind
+		if !p.open {
+			continue
+		}
+		var adds []eventRange
+		for _, r := range e.ranges {
+			last := r.From + r.N - 1
+			if from := max(r.From, named[r.owner()]+1); from <= last {
+				adds = append(adds, eventRange{r.Run, r.Generation, from, last - from + 1})
+				events, named[r.owner()] = events+last-from+1, last
+			}
+		}
+		if p.open = events <= maxPageEvents; !p.open {
+			continue
+		}
+		p.has[e.nonce] = true
+		all.Ranges = append(all.Ranges, adds...)
+		if e.next != 0 {
+			p.open = false
+			if e.next != g.number+1 {
+				all.Next = e.next
+			}
+		}
+	}
+	if p.entries >= pageEntries || len(cell) >= pageBytes {
+		p.open = false
+	}
+	return all
+}
+
+// isOpen reports whether handles may append to the page.
+func (g *feedPage) isOpen() bool { return g != nil && g.openState != nil && g.openState.open }
+
+// appendToPage appends an entry to a page. It returns the page after that, or nil if the page was frozen or
+// removed, and reports whether the entry counts. If it does not count, the page was closed before.
+func (s *engine) appendToPage(ctx context.Context, g *feedPage, e pageEntry) (now *feedPage, has bool, err error) {
+	e.nonce = rand.Uint64()
+	when := s.observe()
+	rmw := bigtable.NewReadModifyWrite()
+	rmw.AppendValue(familyOther, columnPage, e.encode())
+	for t := s.newBackoff(); ; {
+		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
+		r, err := s.table.ApplyReadModifyWrite(bound, logKey(g.number), rmw)
+		cancel()
+		if err == nil { // of several copies of the request, the first counts
+			now := (&feedPage{By: g.By, Ranges: g.Ranges[:g.created], number: g.number, created: g.created}).withPage(cell(r, familyOther, columnPage))
+			if now.openState == nil && now.damage == nil {
+				return nil, false, nil
+			}
+			if now.damage != nil {
+				return now, false, nil
+			}
+			for _, item := range r[familyOther] {
+				now.written = written{when, item.Timestamp}
+			}
+			return now, now.has[e.nonce], nil
+		}
+		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
+			return nil, false, outcome.Unavailable(s.explain(outcome.Cause(ctx, err)))
+		}
 	}
 }
 
-// ends reports whether the page ends before a step of n requests.
-func (b *pageBudget) ends(n int) bool {
-	return b != nil && b.hasEvent && b.requests+n > pageRequests
+// written is the time at which this handle wrote a version of a page's cell, and the version's timestamp.
+type written struct {
+	when observation
+	at   bigtable.Timestamp
+}
+
+// prunePage deletes the versions of a page's cell before the one that this handle wrote, after every
+// prunedEntries appends. It skips a page that is closed, which freezePage rewrites. It also skips a
+// version that the process may have written before it was suspended: after a failover the page may end
+// with an earlier version. The next prune deletes what this one skips.
+func (s *engine) prunePage(ctx context.Context, g *feedPage) error {
+	if !g.isOpen() || g.entries%prunedEntries != 0 || g.written.at == 0 || s.isStale(g.written.when) {
+		return nil
+	}
+	m := bigtable.NewMutation()
+	m.DeleteTimestampRange(familyOther, columnPage, 0, g.written.at)
+	return s.writeAll(ctx, []mutation{{logKey(g.number), m, 64}})
+}
+
+// closePage closes a page. The log continues with the page of the number next.
+func (s *engine) closePage(ctx context.Context, g *feedPage, next int64) (*feedPage, error) {
+	now, _, err := s.appendToPage(ctx, g, pageEntry{next: next})
+	return now, err
+}
+
+// freezePage turns a closed page into a complete one and returns that. Every handle that freezes a page
+// writes the same ranges, and only the first request finds the header.
+func (s *engine) freezePage(ctx context.Context, g *feedPage) (*feedPage, error) {
+	frozen := &feedPage{By: ^g.By, Next: g.Next, Ranges: g.Ranges, WasOpen: true, number: g.number}
+	value, _ := json.Marshal(frozen) // numbers and bytes only: it cannot fail
+	set := bigtable.NewMutation()
+	set.Set(familyOther, "", timestampOf(g.stamp()), value)
+	set.DeleteCellsInColumn(familyOther, columnPage)
+	is := bigtable.ChainFilters(column(familyOther, columnPage), bigtable.LatestNFilter(1),
+		bigtable.ValueRangeFilter([]byte(g.header()), []byte(after(g.header()))))
+	err := s.retry(ctx, func(ctx context.Context) error {
+		return s.table.Apply(ctx, logKey(g.number), bigtable.NewCondMutation(is, set, nil))
+	})
+	return frozen, err
+}
+
+// stamp returns the stamp of the page's cell: that of the next epoch if the page ends an epoch.
+func (g *feedPage) stamp() int64 { return max(g.Next-1, 0) }
+
+// owner returns the generation of the run to which the events belong.
+func (r eventRange) owner() runGeneration { return runGeneration{runstore.RunID(r.Run), r.Generation} }
+
+// allowOpenPages raises the format of the run, so that its later events may stand in open pages. A program of
+// format 4 refuses the run from then on.
+func (h *head) allowOpenPages() {
+	if h.Format < formatOpenPages {
+		h.Format, h.PagedFrom = formatOpenPages, h.Seq
+	}
+}
+
+// pagedFrom returns the last event that must not stand in an open page.
+func (h *head) pagedFrom() int64 {
+	if h.Format < formatOpenPages {
+		return h.Seq
+	}
+	return h.PagedFrom
 }

@@ -11,27 +11,27 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// Garbage collection is an orphan scan of the whole table, on demand: it deletes rows that a crash has left
-// and that no mark leads to, or on which no pass can decide. They cost storage, and no reader ever sees
-// them, so nothing in the background looks for them.
+// Garbage collection is an orphan scan of the whole table, on demand. It deletes rows of a crash to
+// which no mark leads, or about which the orphan scan in the background cannot decide. They cost
+// storage, and no reader ever sees them, so nothing in the background looks for them.
 //
 //	what a crash leaves                               until it is collected
-//	segments, cold records and large values of a      no head names them; a later life uses other keys
+//	segments, cold records and large values of a      no head names them; a later generation uses other keys
 //	purged run, written by a process that was
 //	suspended during the purge and then died
-//	a mark, and entries in queues, of a creation      each pass reads a row that is not there, and each
-//	that was never made                               scan that meets the entry leaves it out
-//	segments of the feed's log whose runs were        readers pass them; passes remove them too
+//	a mark, and index entries, of a creation          each orphan scan reads a row that does not exist, and
+//	that was never applied                            each scan of the index leaves the entry out
+//	pages of the feed's log whose runs were           readers skip them; compaction removes them, too
 //	purged, and rows of late appends
 //
-// The scan reads keys, then the heads of the runs that own them. Lives and revisions only grow, so a row
-// that a head has left behind stays dead within an epoch. A failover may bring an earlier head back, so each
-// deletion goes through engine.collect, which looks at the epoch first if the process may have been suspended
-// since the head was read.
+// The scan reads keys, then the heads of the runs that own them. Generations and revisions only grow, so
+// within an epoch a row that no head names any more stays an orphan. A failover may bring an earlier
+// head back, so each deletion goes through engine.deleteDead, which reads the epoch first if the process
+// may have been suspended since the head was read.
 
-// lonelyAfter is how long gc leaves a mark without a run to the creation that set it. 20 s: twice what the
+// creationGrace is how long gc waits for the creation of a run that has a mark already. 20 s: twice what the
 // requests of a creation may take. A slower creation finds a purged run and decides again.
-const lonelyAfter = 20 * time.Second
+const creationGrace = 20 * time.Second
 
 // CollectGarbage implements runstore.GarbageCollector.
 func (s *Store) CollectGarbage(ctx context.Context) (deleted int, err error) {
@@ -39,7 +39,7 @@ func (s *Store) CollectGarbage(ctx context.Context) (deleted int, err error) {
 		deleted, err = s.engine.collectGarbage(ctx)
 		return struct{}{}, err
 	})
-	return deleted, err // after an error, how many rows it had deleted
+	return deleted, err // with an error, too: how many rows it has deleted before
 }
 
 // collectGarbage deletes orphans of every kind and returns how many rows it deleted.
@@ -47,25 +47,25 @@ func (s *engine) collectGarbage(ctx context.Context) (deleted int, err error) {
 	n := 0
 	for _, kind := range []string{kindSegment, kindCold, kindPack} {
 		if err := s.scanPrefix(ctx, kind, func(keys []string) error {
-			n, err = s.collectOver(ctx, keys)
+			n, err = s.deleteOrphans(ctx, keys)
 			deleted += n
 			return err
 		}); err != nil {
 			return deleted, err
 		}
 	}
-	n, err = s.collectLonely(ctx)
+	n, err = s.deleteOrphanMarks(ctx)
 	if deleted += n; err != nil {
 		return deleted, err
 	}
-	told, err := s.hint(ctx)
+	hint, err := s.hint(ctx)
 	if err != nil {
 		return deleted, err
 	}
 	return deleted, s.scanPrefix(ctx, kindLog, func(keys []string) error {
 		for _, k := range keys {
 			number := fromBE64(k[len(k)-8:])
-			if len(k) != len(logKey(0)) || number != blockStart(number) || number+logBlock > told {
+			if len(k) != len(logKey(0)) || number != blockStart(number) || number+logBlock > hint {
 				continue
 			}
 			if _, err := s.compact(ctx, number); err != nil {
@@ -76,9 +76,9 @@ func (s *engine) collectGarbage(ctx context.Context) (deleted int, err error) {
 	})
 }
 
-// collectOver deletes the rows, of those with the given keys, that belong to lives that are over.
-func (s *engine) collectOver(ctx context.Context, keys []string) (deleted int, err error) {
-	when := s.present()
+// deleteOrphans deletes the rows, of those with the given keys, that isOrphan reports.
+func (s *engine) deleteOrphans(ctx context.Context, keys []string) (deleted int, err error) {
+	when := s.observe()
 	var rows []string
 	owned := map[runstore.RunID][]string{}
 	for _, k := range keys {
@@ -92,10 +92,10 @@ func (s *engine) collectOver(ctx context.Context, keys []string) (deleted int, e
 	err = s.readList(ctx, rows, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
 		found, err := parseRow(r)
 		if err != nil || found.stored == nil {
-			return s.unlessPassedOver(runOf(r.Key()), err)
+			return s.unlessSkipped(runOf(r.Key()), err)
 		}
 		for _, k := range owned[runOf(r.Key())] {
-			if found.head.isOver(k) {
+			if found.head.isOrphan(k) {
 				dead = append(dead, k)
 			}
 		}
@@ -104,38 +104,38 @@ func (s *engine) collectOver(ctx context.Context, keys []string) (deleted int, e
 	if err != nil {
 		return 0, err
 	}
-	if err := s.collect(ctx, when, dead); err != nil {
+	if err := s.deleteDead(ctx, when, dead); err != nil {
 		return 0, err
 	}
 	return len(dead), nil
 }
 
-// isOver reports whether a row of a segment, a cold record or a pack belongs to a life of the run that is
-// over. Within an epoch that stays so: lives and revisions only grow, and a write that names the row was
-// either applied before the head was read or never will be.
-func (h *head) isOver(key string) bool {
+// isOrphan reports whether a segment of the journal, a cold record or a pack belongs to a generation of
+// the run that was purged. Within an epoch that stays so: generations and revisions only grow, and a
+// write that names the row was either applied before the head was read or never will be.
+func (h *head) isOrphan(key string) bool {
 	_, since, ok := ownerOf(key)
-	last := h.Life
+	last := h.Generation
 	if key[:1] == kindPack { // its key has the revision of its write
 		last = h.Rev
 	}
-	return ok && (since < h.Life || h.Purged && since <= last)
+	return ok && (since < h.Generation || h.Purged && since <= last)
 }
 
-// collectLonely deletes marks that lead to no run, after their creations have had lonelyAfter. It first
-// writes a purged run in the place of each: then the creation cannot be applied as it was decided, and its
-// entries are dead.
-func (s *engine) collectLonely(ctx context.Context) (deleted int, err error) {
+// deleteOrphanMarks deletes marks without a run, after it has waited for creationGrace. Before it
+// deletes one it writes a purged run: then the creation cannot be applied as it was decided, and its
+// index entries are orphans.
+func (s *engine) deleteOrphanMarks(ctx context.Context) (deleted int, err error) {
 	var all []mark
 	err = s.scanPrefix(ctx, kindMark, func(keys []string) error {
-		lonely, err := s.lonely(ctx, keys)
-		all = append(all, lonely...)
+		orphans, err := s.orphanMarks(ctx, keys)
+		all = append(all, orphans...)
 		return err
 	})
 	if err != nil || len(all) == 0 {
 		return 0, err
 	}
-	timer := time.NewTimer(s.lonelyAfter)
+	timer := time.NewTimer(s.creationGrace)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -143,18 +143,18 @@ func (s *engine) collectLonely(ctx context.Context) (deleted int, err error) {
 		return 0, outcome.Unavailable(ctx.Err())
 	}
 	for _, m := range all {
-		when := s.present()
-		e, err := s.write(ctx, m.run, needs{fresh: true, epoch: true}, func(r *run, now time.Time) (*edit, error) {
-			if r.stored != nil { // the creation was applied after all, and the mark may be its own
+		when := s.observe()
+		e, err := s.write(ctx, m.run, needs{fresh: true, epoch: true}, func(r *cachedRun, now time.Time) (*edit, error) {
+			if r.stored != nil { // the creation was applied, and the mark may be the run's
 				return nil, nil
 			}
 			e := newEdit(r, now)
-			e.begin(s.epoch())
+			e.startIn(s.currentEpoch())
 			e.head.Purged = true
 			return e, nil
 		})
 		if err == nil && e != nil {
-			err = s.collect(ctx, when, []string{m.key()})
+			err = s.deleteDead(ctx, when, []string{m.key()})
 		}
 		if err != nil {
 			return deleted, err
@@ -166,8 +166,8 @@ func (s *engine) collectLonely(ctx context.Context) (deleted int, err error) {
 	return deleted, nil
 }
 
-// lonely returns the marks, of those with the given keys, that lead to no run.
-func (s *engine) lonely(ctx context.Context, keys []string) (all []mark, err error) {
+// orphanMarks returns the marks, of those with the given keys, that have no run.
+func (s *engine) orphanMarks(ctx context.Context, keys []string) (all []mark, err error) {
 	var rows []string
 	marks := map[runstore.RunID][]mark{}
 	for _, k := range keys {
@@ -182,8 +182,8 @@ func (s *engine) lonely(ctx context.Context, keys []string) (all []mark, err err
 		}
 		return nil
 	})
-	for _, lonely := range marks {
-		all = append(all, lonely...)
+	for _, orphans := range marks {
+		all = append(all, orphans...)
 	}
 	return all, err
 }

@@ -13,8 +13,8 @@ import (
 
 // What a process that was suspended writes for a run which was purged and cleared away
 // meanwhile, and then dies, is collected though no mark leads to it; what the run's next
-// life, other runs and writes under way have is not.
-func TestRowsOfALifeThatIsOver(t *testing.T) {
+// generation, other runs and writes under way have is not.
+func TestRowsOfAnEarlierGeneration(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"s", "d"} {
 		for _, anew := range []bool{false, true} {
@@ -30,7 +30,7 @@ func TestRowsOfALifeThatIsOver(t *testing.T) {
 				seal(t, s, "other")
 				lease := hold(t, s, "run")
 				fill(t, s, lease, 1, 200)
-				if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+				if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 					t.Fatal(err)
 				}
 				ctx, dies := context.WithCancel(t.Context())
@@ -48,7 +48,7 @@ func TestRowsOfALifeThatIsOver(t *testing.T) {
 				}()
 				met(t, held, 1)
 				purge(t, s, lease)
-				bigtable.Sweep(t.Context(), s)
+				bigtable.OrphanScan(t.Context(), s)
 				own := func() (n int) {
 					for _, k := range keys(t, tbl, kind) {
 						if strings.Contains(k, "\x00\x03run") {
@@ -107,7 +107,7 @@ func TestRowsOfALifeThatIsOver(t *testing.T) {
 // collect collects garbage.
 func collect(t testing.TB, s *bigtable.Store) {
 	t.Helper()
-	if err := bigtable.Collect(t.Context(), s); err != nil {
+	if err := bigtable.CollectGarbage(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 }

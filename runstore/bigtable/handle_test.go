@@ -237,7 +237,7 @@ func feed(t testing.TB, s *bigtable.Store, after runstore.Position, n int) (even
 // segments.
 func seal(t testing.TB, s *bigtable.Store, id runstore.RunID) {
 	t.Helper()
-	if err := bigtable.Sequence(t.Context(), s, id); err != nil {
+	if err := bigtable.Publish(t.Context(), s, id); err != nil {
 		t.Fatalf("sequence %s: %v", id, err)
 	}
 	if err := bigtable.Seal(t.Context(), s, id); err != nil {

@@ -14,47 +14,49 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// remembered is how many revisions a head has the nonces of, eight bytes each. A handle
-// whose conditional mutation did not match reads the head to find out why. 64 writes take a
-// holder that never pauses some 300 ms, many times as long as that read.
-const remembered = 64
+// maxNonces is how many revisions a head has the nonces of, eight bytes each. A handle whose predicate
+// did not match reads the head to find out why. 64: a holder that never pauses takes some 300 ms for as
+// many writes, many times as long as that read.
+const maxNonces = 64
 
-// head is the cell that every write of a run replaces, together with a small one that has
-// its revision and the nonce of the write, which is the one that every write's predicate
-// compares. Ids and names are bytes, because they may hold any.
+// head is the cell that every write of a run replaces, together with a small cell that has the revision and
+// the nonce of the write. Every write's predicate compares the small cell. Ids and names are []byte, because
+// JSON strings cannot hold arbitrary bytes.
 type head struct {
 	// Format is the format of the run's row, see format.go.
 	Format int `json:"format,omitempty"`
-	// Rev counts the writes of the row, purges and creations included; it never goes
-	// back. Nonces tells who made the last ones, the newest first, eight bytes each: a
-	// writer whose reply was lost finds its own.
+	// Rev counts the writes of the row, purges and creations included. It only grows. Nonces has the
+	// nonces of the last writes, the newest first, eight bytes each: a writer whose reply was lost
+	// finds its own.
 	Rev    int64  `json:"rev"`
 	Nonces []byte `json:"by"`
-	// Stamp is that of the row's cells, and Forks where the run left histories that the
-	// store has lost; see stamp.go.
+	// Stamp is the timestamp of the row's cells, which names an epoch, and Forks says where the run left
+	// histories that the store has lost; see failover.go.
 	Stamp int64  `json:"stamp,omitempty"`
 	Forks []fork `json:"forks,omitempty"`
-	// Life is the revision that created the run.
-	Life   int64  `json:"life"`
-	LifeBy uint64 `json:"lifeBy,omitempty"`
-	Purged bool   `json:"purged,omitempty"`
+	// Generation is the revision that created the run: an id that is purged and created again has another
+	// one. GenerationBy is the nonce of that revision.
+	Generation   int64  `json:"life"`
+	GenerationBy uint64 `json:"lifeBy,omitempty"`
+	Purged       bool   `json:"purged,omitempty"`
 
 	Status   int32 `json:"status"`
 	Unlisted bool  `json:"unlisted,omitempty"`
 	Created  int64 `json:"created"`
 	Runnable int64 `json:"runnable,omitempty"`
-	// RunnableRev and RunnableBy are those of the entry in the index.
+	// RunnableRev and RunnableBy are the revision and the nonce of the run's entry in IndexRunnable.
 	RunnableRev int64  `json:"runnableRev,omitempty"`
 	RunnableBy  uint64 `json:"runnableBy,omitempty"`
 	Seq         int64  `json:"seq"`
-	// RunnableFrom is where that entry was placed, if it was behind Runnable: at the expiry of
-	// the current grant as granted. See runnable.go.
+	// RunnableFrom is the time of that entry if it is later than Runnable: the expiry of the current
+	// grant as granted. See runnable.go.
 	RunnableFrom int64 `json:"runnableFrom,omitempty"`
 	// Sealed is how many segments of the journal are rows of their own.
 	Sealed int64 `json:"sealed,omitempty"`
-	// PagedFrom is the last event that a program of a format before pages may have committed.
+	// PagedFrom is the last event that must not stand in an open page of the feed's log: a program of
+	// format 4 may have committed it. See feedpage.go.
 	PagedFrom int64 `json:"pagedFrom,omitempty"`
-	// Time is that of the last write: a run's times never go back.
+	// Time is the time of the last write: a run's times never go back.
 	Time int64 `json:"time"`
 
 	Epoch  int64  `json:"epoch"`
@@ -66,13 +68,13 @@ type head struct {
 	Strict bool   `json:"strict,omitempty"`
 	From   []byte `json:"from,omitempty"`
 	Why    []byte `json:"why,omitempty"`
-	// Expires and TTL are those of the last grant or renewal; see expiry.
+	// Expires and TTL are the expiry and the TTL of the last grant or renewal; see expiry.
 	Expires int64 `json:"expires,omitempty"`
 	TTL     int64 `json:"ttl,omitempty"`
-	// Asked is the TTL of the last renewal, if that was too short to move the expiry.
+	// Asked is the TTL of the last renewal, if it was too short to move the expiry.
 	Asked int64 `json:"asked,omitempty"`
-	// Granted, Renewed and Progressed are times of the last grant, and MaxStall is the
-	// bound of its holder, in microseconds. FormerEnd is how the grant before it ended.
+	// Granted, Renewed and Progressed are times of the last grant. MaxStall is how long its holder
+	// may renew without progress, in microseconds. FormerEnd is how the grant before it ended.
 	Granted    int64 `json:"granted,omitempty"`
 	Renewed    int64 `json:"renewed,omitempty"`
 	Progressed int64 `json:"progressed,omitempty"`
@@ -81,13 +83,13 @@ type head struct {
 
 	// Floor is the highest version of a deleted record.
 	Floor int64 `json:"floor,omitempty"`
-	// Batches counts the results that the row was given; the last ones are cells of it.
+	// Batches counts the results that were kept. The last maxResults of them are cells of the row.
 	Batches int64 `json:"batches,omitempty"`
-	// MarkRev and MarkBy are the revision and the nonce of the run's mark, 0 when it has
-	// none; see sweep.go.
+	// MarkRev and MarkBy are the revision and the nonce of the run's mark, 0 when it has none; see
+	// orphanscan.go.
 	MarkRev int64  `json:"markRev,omitempty"`
 	MarkBy  uint64 `json:"markBy,omitempty"`
-	// EventBytes and RecordBytes are what the row holds of them.
+	// EventBytes and RecordBytes are the bytes of events and of records in the row.
 	EventBytes  int64 `json:"eventBytes,omitempty"`
 	RecordBytes int64 `json:"recordBytes,omitempty"`
 	// Moved is the revision of the last move of records out of the row, 0 if there was none, and
@@ -96,26 +98,25 @@ type head struct {
 	ColdTop int64 `json:"coldTop,omitempty"`
 }
 
-// slack is how far an expiry that a holder computed may lie beside the one that
-// Bigtable's own timestamp of the grant yields: a quarter of the TTL, if that is less.
-const slack = time.Second
+// maxExpirySkew is how far the expiry that a holder computed may differ from the one that Bigtable's
+// timestamp of the grant yields, or a quarter of the TTL if that is less. 1 s: longer than a request.
+const maxExpirySkew = time.Second
 
-// expiry returns when the last grant expires. The holder computed it from Bigtable's
-// clock as it knew it, and was told; beat is the timestamp that Bigtable itself gave
-// the grant or renewal. Where both differ by more than the time of a request (a
-// process that was suspended, a server's clock that stepped) Bigtable's is right.
+// expiry returns the expiry of the last grant. The holder has computed one from its estimate of Bigtable's
+// clock and returned it to its caller. beat is the timestamp that Bigtable gave the grant or renewal. If they
+// differ by more than a request takes (a process was suspended, a server's clock stepped), Bigtable's counts.
 func (h *head) expiry(beat int64) int64 {
 	if h.Expires == 0 || beat == 0 {
 		return h.Expires
 	}
 	own := beat + h.TTL
-	if d, most := own-h.Expires, min(slack.Microseconds(), h.TTL/4); d > most || d < -most {
+	if d, most := own-h.Expires, min(maxExpirySkew.Microseconds(), h.TTL/4); d > most || d < -most {
 		return own
 	}
 	return h.Expires
 }
 
-// rules returns the head as package rules judges it.
+// rules returns the head in the form in which package rules judges requests.
 func (h *head) rules(id runstore.RunID, beat int64) rules.Head {
 	expires := runstore.FromMicros(h.expiry(beat))
 	r := rules.Head{
@@ -139,9 +140,9 @@ func (h *head) rules(id runstore.RunID, beat int64) rules.Head {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// grant takes over what package rules granted.
+// grant records a grant of package rules.
 func (h *head) grant(r rules.Head) {
-	h.beginPages()
+	h.allowOpenPages()
 	h.Token, h.State, h.Grant = int64(r.Token), int(r.State), []byte(r.Grant)
 	h.Owner, h.Role, h.Strict = []byte(r.Holder.Owner), []byte(r.Holder.Reactor), r.Holder.Strict
 	h.From, h.Why = []byte(r.Holder.Preempted.From), []byte(r.Holder.Preempted.Reason)
@@ -150,8 +151,8 @@ func (h *head) grant(r rules.Head) {
 	h.MaxStall, h.FormerEnd = r.Holder.MaxStall.Microseconds(), int(r.Holder.Former)
 }
 
-// renew takes over what package rules renewed, and reports whether the expiry counts from
-// this renewal: a lease is never shortened.
+// renew records a renewal of package rules, and reports whether it extended the lease: a renewal never
+// shortens one.
 func (h *head) renew(r rules.Head) (extended bool) {
 	h.requires(formatGrants)
 	h.Renewed, h.Asked = runstore.Micros(r.Holder.RenewedAt), r.Holder.TTL.Microseconds()
@@ -162,15 +163,15 @@ func (h *head) renew(r rules.Head) (extended bool) {
 	return true
 }
 
-// madeBy adds a revision that nonce made.
-func (h *head) madeBy(nonce uint64) {
+// addRevision counts a write and records its nonce.
+func (h *head) addRevision(nonce uint64) {
 	h.Rev++
-	h.Nonces = append(binary.BigEndian.AppendUint64(nil, nonce), h.Nonces[:min(len(h.Nonces), 8*(remembered-1))]...)
+	h.Nonces = append(binary.BigEndian.AppendUint64(nil, nonce), h.Nonces[:min(len(h.Nonces), 8*(maxNonces-1))]...)
 }
 
-// made reports whether nonce made revision rev; known is false when that is longer
-// ago than the head remembers.
-func (h *head) made(rev int64, nonce uint64) (made, known bool) {
+// wrote reports whether the write with the nonce made revision rev. known is false if the head has the nonces
+// of later revisions only.
+func (h *head) wrote(rev int64, nonce uint64) (wrote, known bool) {
 	i := 8 * (h.Rev - rev)
 	if i < 0 {
 		return false, true
@@ -181,7 +182,7 @@ func (h *head) made(rev int64, nonce uint64) (made, known bool) {
 	return binary.BigEndian.Uint64(h.Nonces[i:]) == nonce, true
 }
 
-// revision is the value of the small cell: no two writes make the same.
+// revision returns the value of the small cell. It is different for each write.
 func (h *head) revision() []byte {
 	return append([]byte(be64(h.Rev)), h.Nonces[:8]...)
 }
@@ -196,53 +197,52 @@ func decodeHead(b []byte) (h head, err error) {
 	return h, err
 }
 
-// meta is what a record's cell says beside its value.
-type meta struct {
-	Version    int64   `json:"v"`
-	CreatedSeq int64   `json:"cs"`
-	Created    int64   `json:"c"`
-	UpdatedSeq int64   `json:"us"`
-	Updated    int64   `json:"u"`
-	CreatedBy  int64   `json:"ct,omitempty"` // the tokens of the fences…
-	UpdatedBy  int64   `json:"ut,omitempty"` // …under which it was written
-	Rev        int64   `json:"r"`            // that wrote it…
-	By         uint64  `json:"x"`            // …and its nonce
-	Places     []spot  `json:"p,omitempty"`  // where it stands
-	Pack       *packed `json:"d,omitempty"`  // where its value is, if not here
-	Room       int64   `json:"m,omitempty"`  // that it keeps for records that a later batch puts instead
-	Gone       bool    `json:"g,omitempty"`  // it is a tombstone: the record was deleted, and hides a cold row
-	Under      int64   `json:"u0,omitempty"` // the move of the cold row that it hides, 0 if there is none
-	size       int64   // what it takes of the room for records
-	cold       int64   // the move that it left the row with, 0 if it is there
+// recordMeta is the header of a record's cell; the value follows it.
+type recordMeta struct {
+	Version    int64         `json:"v"`
+	CreatedSeq int64         `json:"cs"`
+	Created    int64         `json:"c"`
+	UpdatedSeq int64         `json:"us"`
+	Updated    int64         `json:"u"`
+	CreatedBy  int64         `json:"ct,omitempty"` // the tokens of the fences…
+	UpdatedBy  int64         `json:"ut,omitempty"` // …under which it was written
+	Rev        int64         `json:"r"`            // the revision that wrote it…
+	By         uint64        `json:"x"`            // …and its nonce
+	Entries    []storedEntry `json:"p,omitempty"`  // its entries in indexes
+	Pack       *packed       `json:"d,omitempty"`  // where its value is, if not in the cell
+	Reserved   int64         `json:"m,omitempty"`  // bytes of the row for records that a later batch puts in its place
+	Tombstone  bool          `json:"g,omitempty"`  // the record was deleted, and the cell hides a cold row
+	Hides      int64         `json:"u0,omitempty"` // the move of the cold row that the cell hides, or 0
+	size       int64         // its footprint
+	coldRev    int64         // the move with which it left the row, 0 if it is in the row
 }
 
-// isMovable reports whether the record of a key may leave the run's row. A scan of a queue finds a
-// record in the row, and so does a read of a run its summary.
-func (m *meta) isMovable(key runstore.RecordKey) bool {
-	return len(m.Places) == 0 && m.Room == 0 && key != runstore.SummaryKey
+// isMovable reports whether the record of a key may leave the run's row. Scans of queues and reads of a run's
+// summary look only in the row.
+func (m *recordMeta) isMovable(key runstore.RecordKey) bool {
+	return len(m.Entries) == 0 && m.Reserved == 0 && key != runstore.SummaryKey
 }
 
-// under returns the move of the cold row that a change of the record hides.
-func (m *meta) under() int64 {
-	if m.cold != 0 {
-		return m.cold
+// hides returns the move of the cold row that the next cell of the record hides, or 0.
+func (m *recordMeta) hides() int64 {
+	if m.coldRev != 0 {
+		return m.coldRev
 	}
-	return m.Under
+	return m.Hides
 }
 
-// takes is what a record takes of the room for records: its cell, or what is kept for
-// those that replace it, if that is more.
-func (m *meta) takes(key runstore.RecordKey, cell []byte) int64 {
-	return max(int64(len(key)+len(cell)), m.Room)
+// footprint returns how many bytes a record counts in head.RecordBytes: its cell, or what it reserves if that
+// is more.
+func (m *recordMeta) footprint(key runstore.RecordKey, cell []byte) int64 {
+	return max(int64(len(key)+len(cell)), m.Reserved)
 }
 
-// roomFor returns the most that the cells of records take that a later batch puts into a run that
-// is full. While the run's records take more than maxRecordBytes only tiny values stay in the row,
-// and one that is not tiny, the one that passes maxRecordBytes. Above maxRecordBytes there is room
-// for that one anyway, unless the others take it. A value that is not tiny and is elsewhere takes
-// less than a tiny one: its place has under tiny bytes. Records without places need no room: they leave
-// a row that is full.
-func roomFor(later []runstore.RecordWrite) (room int64) {
+// reserveFor returns the upper bound of the bytes that records take which a later batch puts into a full
+// row. While the records of the row take more than maxRecordBytes, only tiny values stay in the row, and
+// the one value that passes maxRecordBytes. There is room for that one unless the others take it. A
+// value in a pack takes less than a tiny one, because the reference to the pack has less than tinyValue
+// bytes. Records without index entries need no room, because they can leave the row.
+func reserveFor(later []runstore.RecordWrite) (room int64) {
 	const most = math.MaxInt64
 	if !slices.ContainsFunc(later, func(w runstore.RecordWrite) bool {
 		return !w.Delete && (len(w.Index) > 0 || w.Key == runstore.SummaryKey)
@@ -253,35 +253,35 @@ func roomFor(later []runstore.RecordWrite) (room int64) {
 		if w.Delete {
 			continue
 		}
-		m := meta{
-			Version: most, CreatedSeq: most, Created: most, UpdatedSeq: most, Updated: most, CreatedBy: most, UpdatedBy: most, Rev: most, By: math.MaxUint64, Room: most,
+		m := recordMeta{
+			Version: most, CreatedSeq: most, Created: most, UpdatedSeq: most, Updated: most, CreatedBy: most, UpdatedBy: most, Rev: most, By: math.MaxUint64, Reserved: most,
 		}
 		for _, p := range w.Index {
-			m.Places = append(m.Places, spot{[]byte(p.Index), most})
+			m.Entries = append(m.Entries, storedEntry{[]byte(p.Index), most})
 		}
-		room += int64(len(w.Key) + len(join(&m, nil)) + min(len(w.Value), tiny))
+		room += int64(len(w.Key) + len(encodeCell(&m, nil)) + min(len(w.Value), tinyValue))
 	}
-	if room > mostRecords-maxRecordBytes-maxInline {
+	if room > maxPinnedBytes-maxRecordBytes-maxInline {
 		room += maxInline
 	}
 	return room
 }
 
-// spot is a place of a record.
-type spot struct {
+// storedEntry is an index entry of a record, as the record's cell names it.
+type storedEntry struct {
 	Index []byte `json:"i"`
 	At    int64  `json:"t"`
 }
 
-func (m *meta) places(id runstore.RunID, key runstore.RecordKey) []place {
-	all := make([]place, len(m.Places))
-	for i, s := range m.Places {
-		all[i] = place{string(s.Index), s.At, m.Updated, id, key, m.Rev, m.By}
+func (m *recordMeta) indexEntries(id runstore.RunID, key runstore.RecordKey) []indexEntry {
+	all := make([]indexEntry, len(m.Entries))
+	for i, s := range m.Entries {
+		all[i] = indexEntry{string(s.Index), s.At, m.Updated, id, key, m.Rev, m.By}
 	}
 	return all
 }
 
-func (m *meta) record(key runstore.RecordKey, value []byte) runstore.Record {
+func (m *recordMeta) record(key runstore.RecordKey, value []byte) runstore.Record {
 	if value == nil {
 		value = []byte{}
 	}
@@ -292,8 +292,8 @@ func (m *meta) record(key runstore.RecordKey, value []byte) runstore.Record {
 	}
 }
 
-// about is what an event's cell says beside its data.
-type about struct {
+// eventMeta is the header of an event; its data follow it.
+type eventMeta struct {
 	Kind  []byte  `json:"k,omitempty"`
 	Time  int64   `json:"t"`
 	Token int64   `json:"n,omitempty"`
@@ -302,7 +302,7 @@ type about struct {
 	Pack  *packed `json:"d,omitempty"`
 }
 
-func (a *about) event(seq int64, data []byte) runstore.Event {
+func (a *eventMeta) event(seq int64, data []byte) runstore.Event {
 	if data == nil {
 		data = []byte{}
 	}
@@ -312,22 +312,22 @@ func (a *about) event(seq int64, data []byte) runstore.Event {
 	}
 }
 
-// join makes a cell's value of what is said about it and its bytes.
-func join(about any, value []byte) []byte {
-	header, _ := json.Marshal(about) // numbers and bytes only: it cannot fail
+// encodeCell returns a cell of a header and a value.
+func encodeCell(meta any, value []byte) []byte {
+	header, _ := json.Marshal(meta) // numbers and bytes only: it cannot fail
 	cell := make([]byte, 0, len(header)+len(value)+4)
 	cell = binary.AppendUvarint(cell, uint64(len(header)))
 	return append(append(cell, header...), value...)
 }
 
-// split is the inverse of join. The value is a part of cell.
-func split(cell []byte, about any) (value []byte, err error) {
+// decodeCell is the inverse of encodeCell.
+func decodeCell(cell []byte, meta any) (value []byte, err error) {
 	n, used := binary.Uvarint(cell)
 	if used <= 0 || uint64(len(cell)-used) < n {
 		return nil, corrupt(fmt.Errorf("a cell of %d bytes that this program did not write", len(cell)))
 	}
 	header := cell[used : used+int(n)]
-	if err := json.Unmarshal(header, about); err != nil {
+	if err := json.Unmarshal(header, meta); err != nil {
 		return nil, corrupt(fmt.Errorf("a cell that this program did not write: %w", err))
 	}
 	return bytes.Clone(cell[used+int(n):]), nil

@@ -44,16 +44,16 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// A head tells who made its last revisions, who did not, and that it does not know.
+// A head shows which writes made its last revisions, which did not, and that it does not know.
 func TestHeadKnowsWhoMadeIt(t *testing.T) {
 	t.Parallel()
 	var nonces []uint64
-	for n := range 3 * bigtable.Remembered {
+	for n := range 3 * bigtable.MaxNonces {
 		nonces = append(nonces, uint64(1000+n))
 		made := bigtable.Revisions(nonces...)
 		for i, nonce := range nonces {
 			rev := int64(i + 1)
-			recent := len(nonces)-i <= bigtable.Remembered
+			recent := len(nonces)-i <= bigtable.MaxNonces
 			if by, known := made(rev, nonce); known != recent || by != recent {
 				t.Fatalf("of %d revisions, revision %d: by its maker %v, known %v", len(nonces), rev, by, known)
 			}

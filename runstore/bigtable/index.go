@@ -15,18 +15,17 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// A place in a queue is a row of its own, written before the commit that needs it. So
-// it says only that a record may stand there: a scan looks at the record, or at the run's
-// head, and takes the entry as true if that names the very write which made the entry.
-// An entry that its run does not name, of a revision that the run has left behind, can
-// never become true, and is deleted.
+// An index entry is a row of its own, written before the commit that needs it. So it is only a
+// candidate: a scan verifies it by the record, or by the run's head. An entry is true if that names the
+// write that made the entry. An entry that its run does not name, of a revision that the run has passed,
+// can never become true and is deleted.
 
-// perShard is how many entries a scan reads more of each shard than a page has, for
-// those that are not true.
+// perShard is how many entries a scan reads beyond a page, of each shard: room for candidates that are
+// not true.
 const perShard = 16
 
-// maxEach bounds how many entries one request reads of a shard. A scan that meets many which are
-// not true reads ever more.
+// maxEach bounds how many entries one request reads of a shard. A scan that finds many candidates that
+// are not true doubles its requests up to this.
 const maxEach = 1024
 
 // ScanIndex implements adapter.Core: one read of the entries, and one of their runs, which verifies
@@ -39,14 +38,14 @@ func (s *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 	}
 	until := runstore.Micros(q.Until)
 	if q.Until.IsZero() {
-		now, err := s.ask(ctx, clockKey())
+		now, err := s.readServerClock(ctx, clockKey())
 		if err != nil {
 			return nil, err
 		}
 		until = runstore.Micros(now)
 	}
-	return steady(func() (found []runstore.IndexEntry, err error) {
-		for t := s.tries(); ; {
+	return retryMissing(func() (found []runstore.IndexEntry, err error) {
+		for t := s.newBackoff(); ; {
 			found, err = s.scan(ctx, q, cursor, until)
 			if !errors.Is(err, errSlowScan) || !t.More(ctx) { // the next scan meets fewer stale entries
 				return found, err
@@ -55,9 +54,8 @@ func (s *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 	})
 }
 
-// scan returns a page of the entries behind a cursor from q.From until a time, both
-// inclusive. The bounds are bounds of the range of keys that is read: entries beside them
-// cost nothing.
+// scan returns a page of the entries after a cursor, from q.From until a time, both inclusive. They are
+// bounds of the range of keys that is read, so entries out of them cost nothing.
 func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string, until int64) ([]runstore.IndexEntry, error) {
 	prefix := escape(string(q.Index))
 	low, high := prefix+be64(firstMicros(q.From)), prefix+be64(until+1)
@@ -68,11 +66,11 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 	}
 	q.Until = runstore.FromMicros(until)
 	v := &verifier{
-		store: s, moment: s.present(), query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, chased: map[subject]int{},
-		owned: map[runstore.RunID]bool{}, took: map[runstore.RunID]place{}, met: map[string]bool{}, chunk: min(maxVerified, q.Limit+perShard),
+		store: s, observed: s.observe(), query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, rechecks: map[entryOwner]int{},
+		owned: map[runstore.RunID]bool{}, takenBy: map[runstore.RunID]indexEntry{}, met: map[string]bool{}, chunk: min(maxVerified, q.Limit+perShard),
 	}
-	began, each := s.clock.here.Read(), 0
-	slow := func() bool { return s.clock.here.Since(began) > s.scanMost } // entries that it relies on may have been deleted
+	began, each := s.clock.local.Read(), 0
+	slow := func() bool { return s.clock.local.Since(began) > s.maxScanTime } // entries that the scan relies on may have been deleted
 	for low < high && !slow() {
 		page, more, err := s.candidates(ctx, q, low, high, each)
 		if err != nil {
@@ -80,7 +78,7 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 		}
 		horizon := ""
 		if len(page) > 0 && more {
-			horizon = page[len(page)-1].order()
+			horizon = page[len(page)-1].sortKey()
 		}
 		if err := v.verify(ctx, page, horizon); err != nil {
 			return nil, err
@@ -90,25 +88,25 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 		}
 		each = min(max(2*each, perShard), maxEach)
 		if q.Newest {
-			high = page[len(page)-1].order()
+			high = page[len(page)-1].sortKey()
 		} else {
-			low = page[len(page)-1].order()
+			low = page[len(page)-1].sortKey()
 		}
 	}
 	if err := v.lookBack(ctx); err != nil && !slow() {
 		return nil, err
 	}
-	err := v.settle(ctx) // also if it was slow: the next scan meets less
+	err := v.repair(ctx) // also if the scan was slow: the next one finds fewer stale entries
 	if err == nil && slow() {
 		err = outcome.Unavailable(errSlowScan)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if v.left { // between what was verified and what moved behind it something may stand
-		v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { return v.before(v.covered, v.orders[e.Cursor]) })
+	if v.unverified { // there may be entries between the last verified one and entries that moved behind it
+		v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { return v.before(v.verifiedTo, v.orders[e.Cursor]) })
 	}
-	slices.SortStableFunc(v.entries, func(a, b runstore.IndexEntry) int { // those that moved came in late
+	slices.SortStableFunc(v.entries, func(a, b runstore.IndexEntry) int { // entries that moved were taken late
 		x, y := v.orders[a.Cursor], v.orders[b.Cursor]
 		switch {
 		case x == y:
@@ -132,37 +130,37 @@ func firstMicros(t time.Time) int64 {
 	return us
 }
 
-var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; the next one meets fewer entries that are not true", scanMost)
+var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; the next one meets fewer entries that are not true", maxScanTime)
 
-// verifier collects the entries of a page that are true.
+// verifier collects the true entries of a page, and plans repairs of stale ones.
 type verifier struct {
-	store   *engine
-	moment  moment // it began
-	query   runstore.IndexQuery
-	owned   map[runstore.RunID]bool  // runs whose own rows in IndexRunnable were met
-	took    map[runstore.RunID]place // by which row of IndexRunnable runs were taken
-	met     map[string]bool          // rows of IndexRunnable that were read
-	moves   []shift
-	strays  []stray
-	chunk   int    // how many the next request verifies at most
-	low     string // the range of the scan: above low and below high
-	high    string
-	seen    map[string]bool // entries that were looked at
-	entries []runstore.IndexEntry
-	orders  map[runstore.Cursor]string // of the entries
-	size    int
-	dead    []string
-	covered string // all before it was verified…
-	left    bool   // …and something behind it was not
-	chased  map[subject]int
-	horizon string // of the page that is verified: nothing behind it is known; empty: all is
+	store      *engine
+	observed   observation // when the scan began
+	query      runstore.IndexQuery
+	owned      map[runstore.RunID]bool       // runs whose own entries in IndexRunnable were read
+	takenBy    map[runstore.RunID]indexEntry // the entries in IndexRunnable by which runs were taken
+	met        map[string]bool               // entries in IndexRunnable that were read, by sort key
+	moves      []entryMove
+	strays     []strayEntry
+	chunk      int    // how many entries the next request verifies at most
+	low        string // the range of the scan, in sort keys: above low and below high
+	high       string
+	seen       map[string]bool // entries that were verified, by sort key
+	entries    []runstore.IndexEntry
+	orders     map[runstore.Cursor]string // the sort keys of entries
+	size       int
+	dead       []string // keys of entries to delete
+	verifiedTo string   // the sort key up to which all entries are verified…
+	unverified bool     // …if entries behind it are not
+	rechecks   map[entryOwner]int
+	horizon    string // the last sort key of the candidates that were read, or empty if all were
 }
 
 func (v *verifier) full() bool {
 	return len(v.entries) >= v.query.Limit || v.size > runstore.MaxPageBytes
 }
 
-// before reports whether order a comes before order b in the direction of the scan.
+// before reports whether the sort key a comes before b in the direction of the scan.
 func (v *verifier) before(a, b string) bool {
 	if v.query.Newest {
 		return a > b
@@ -170,8 +168,8 @@ func (v *verifier) before(a, b string) bool {
 	return a < b
 }
 
-func (v *verifier) compare(a, b place) int {
-	switch x, y := a.order(), b.order(); {
+func (v *verifier) compare(a, b indexEntry) int {
+	switch x, y := a.sortKey(), b.sortKey(); {
 	case x == y:
 		return 0
 	case v.before(x, y):
@@ -181,21 +179,21 @@ func (v *verifier) compare(a, b place) int {
 	}
 }
 
-// chases is how often a record that moves on while it is verified is verified again.
-// After that what was read is taken: it was true then.
-const chases = 2
+// maxRechecks is how often a record is verified again that moves while it is verified. After that the
+// scan takes what it has read, which was true then.
+const maxRechecks = 2
 
 // maxVerified bounds how many runs one request verifies.
 const maxVerified = 256
 
-// verify takes the true entries of a page, and those that have come to stand in its
-// range since it was read in the place of another: a record that moves about within a
-// queue is found, whenever it moves.
-func (v *verifier) verify(ctx context.Context, page []place, horizon string) error {
+// verify takes the true entries of a page. If a candidate is stale because its record has moved within
+// the range of the page, verify takes the present entry of the record: so a record that moves within an
+// index is found, whenever it moves.
+func (v *verifier) verify(ctx context.Context, page []indexEntry, horizon string) error {
 	v.horizon = horizon
 	if v.query.Index == runstore.IndexRunnable {
 		for _, p := range page {
-			v.met[p.order()] = true
+			v.met[p.sortKey()] = true
 		}
 	}
 	for len(page) > 0 && !v.full() {
@@ -205,7 +203,7 @@ func (v *verifier) verify(ctx context.Context, page []place, horizon string) err
 			filter[runstore.SummaryKey], size = true, filterSize(runstore.SummaryKey)
 		}
 		for ; n < len(page) && n < v.chunk; n++ {
-			if k := page[n].record(); !filter[k] {
+			if k := page[n].recordKey(); !filter[k] {
 				if size += filterSize(k); size > maxFilter && n > 0 {
 					break
 				}
@@ -223,44 +221,44 @@ func (v *verifier) verify(ctx context.Context, page []place, horizon string) err
 			}
 		}
 	}
-	v.left = slices.ContainsFunc(page, func(p place) bool { return !v.seen[p.order()] })
+	v.unverified = slices.ContainsFunc(page, func(p indexEntry) bool { return !v.seen[p.sortKey()] })
 	return nil
 }
 
-// record is the key of the record that a reader of the entry gets.
-func (p place) record() runstore.RecordKey {
-	if p.ofRun() {
+// recordKey returns the key of the record that a reader of the entry gets.
+func (p indexEntry) recordKey() runstore.RecordKey {
+	if p.isRun() {
 		return runstore.SummaryKey
 	}
 	return p.key
 }
 
-// ofRun reports whether it is a run that stands there, not a record.
-func (p place) ofRun() bool {
+// isRun reports whether it is the entry of a run, not of a record.
+func (p indexEntry) isRun() bool {
 	return p.index == string(runstore.IndexRuns) || p.index == string(runstore.IndexRunnable)
 }
 
-// subject is what stands at a place: a record of a run, or a run.
-type subject struct {
+// entryOwner is what an entry belongs to: a record of a run, or a run.
+type entryOwner struct {
 	run runstore.RunID
 	key runstore.RecordKey
 }
 
-func (p place) of() subject { return subject{p.run, p.key} }
+func (p indexEntry) owner() entryOwner { return entryOwner{p.run, p.key} }
 
-// standing is what an entry leads to: where the record or the run stands now, and what
-// the caller gets of it. The packs have the values that are not in the run's row.
-type standing struct {
-	places      []place
+// entryState is the present state of an entry's owner: its entries in the same index, and what the
+// caller gets of it. The packs have the values that are not in the run's row.
+type entryState struct {
+	entries     []indexEntry
 	record      runstore.Record
 	pack        *packed
 	head        runstore.Run
 	summaryPack *packed
 }
 
-// verifySome verifies entries with one request. It returns those that it came upon and
-// that belong behind the last of these.
-func (v *verifier) verifySome(ctx context.Context, page []place, records map[runstore.RecordKey]bool) (moved []place, err error) {
+// verifySome verifies entries with one request. It returns the present entries of their owners that
+// belong behind the last of the page.
+func (v *verifier) verifySome(ctx context.Context, page []indexEntry, records map[runstore.RecordKey]bool) (moved []indexEntry, err error) {
 	filters := []bigtable.Filter{wholeFamily(familyHead)}
 	for k := range records {
 		filters = append(filters, column(familyRecords, string(k)))
@@ -276,93 +274,93 @@ func (v *verifier) verifySome(ctx context.Context, page []place, records map[run
 	err = v.store.readList(ctx, keys, latest(filters...), func(r bigtable.Row) (err error) {
 		id := runOf(r.Key())
 		runs[id], err = parseRow(r)
-		return v.store.unlessPassedOver(id, err)
+		return v.store.unlessSkipped(id, err)
 	})
 	if err != nil {
 		return nil, err
 	}
-	last := page[len(page)-1].order()
-	v.covered = last
+	last := page[len(page)-1].sortKey()
+	v.verifiedTo = last
 	type truth struct {
-		place
-		standing
+		indexEntry
+		entryState
 	}
 	var taken []truth
 	known, _ := v.store.clock.estimate()
 	for _, p := range page {
 		r := runs[p.run]
 		if r == nil || r.stored == nil {
-			continue // its creation may be under way
+			continue // the creation of the run may be under way
 		}
-		now, err := p.standing(r, v.query.Heads)
+		now, err := p.state(r, v.query.Heads)
 		if err != nil {
-			if err := v.store.unlessPassedOver(p.run, err); err != nil {
+			if err := v.store.unlessSkipped(p.run, err); err != nil {
 				return nil, err
 			}
 			continue
 		}
 		if p.index == string(runstore.IndexRunnable) {
-			v.tidy(p, r)
-		} else if !slices.Contains(now.places, p) && r.head.Rev >= p.rev && known.Sub(runstore.FromMicros(r.head.Time)) > placeGrace {
+			v.planRepair(p, r)
+		} else if !slices.Contains(now.entries, p) && r.head.Rev >= p.rev && known.Sub(runstore.FromMicros(r.head.Time)) > readerGrace {
 			v.dead = append(v.dead, p.rowKey())
 		}
-		for _, c := range now.places {
-			order := c.order()
+		for _, c := range now.entries {
+			order := c.sortKey()
 			switch {
 			case v.seen[order] || order <= v.low || order >= v.high || v.horizon != "" && v.before(v.horizon, order):
-			case v.before(last, order) && v.chased[c.of()] < chases:
+			case v.before(last, order) && v.rechecks[c.owner()] < maxRechecks:
 				moved = append(moved, c)
 			default:
 				v.seen[order] = true
-				if p.index == string(runstore.IndexRunnable) && (!r.head.rules(p.run, r.beat).Runnable(v.query.Until) || v.twice(c)) {
+				if p.index == string(runstore.IndexRunnable) && (!r.head.rules(p.run, r.beat).Runnable(v.query.Until) || v.isDuplicate(c)) {
 					continue
 				}
 				taken = append(taken, truth{c, now})
 			}
 		}
 	}
-	chased := map[subject]bool{}
+	chased := map[entryOwner]bool{}
 	for _, c := range moved {
-		chased[c.of()] = true
+		chased[c.owner()] = true
 	}
 	for c := range chased {
-		v.chased[c]++
+		v.rechecks[c]++
 	}
-	slices.SortFunc(taken, func(a, b truth) int { return v.compare(a.place, b.place) })
-	v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { // those that have moved on meanwhile
-		was, _ := placeOf(v.orders[e.Cursor])
+	slices.SortFunc(taken, func(a, b truth) int { return v.compare(a.indexEntry, b.indexEntry) })
+	v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { // entries that have moved meanwhile
+		was, _ := parseIndexEntry(v.orders[e.Cursor])
 		return slices.ContainsFunc(taken, func(now truth) bool { return now.run == e.Run && now.key == was.key && now.rev != was.rev })
 	})
-	var wanted []want
+	var wanted []wantedValue
 	for _, one := range taken {
 		if v.full() {
 			break
 		}
-		wanted = append(wanted, v.take(one.place, one.standing)...)
+		wanted = append(wanted, v.take(one.indexEntry, one.entryState)...)
 	}
-	return moved, v.store.fetch(ctx, wanted)
+	return moved, v.store.fetchValues(ctx, wanted)
 }
 
-// standing returns where what the entry leads to stands now in its index. The entry of a
-// record has its run's head only if heads are wanted.
-func (p place) standing(r *row, heads bool) (now standing, err error) {
+// state returns the present state of the entry's owner. It has the run's head only if the entry is of a
+// run, or heads is set.
+func (p indexEntry) state(r *row, heads bool) (now entryState, err error) {
 	if !r.exists() {
 		return now, nil
 	}
-	if p.ofRun() || heads {
+	if p.isRun() || heads {
 		if now.head, now.summaryPack, err = r.public(p.run); err != nil {
 			return now, err
 		}
 	}
-	if p.ofRun() {
+	if p.isRun() {
 		if p.index == string(runstore.IndexRuns) && r.head.Unlisted {
 			return now, nil
 		} else if p.index == string(runstore.IndexRuns) {
-			now.places = []place{r.head.runsPlace(p.run)}
-		} else if r.head.placed(p) {
-			now.places = []place{p}
+			now.entries = []indexEntry{r.head.runsEntry(p.run)}
+		} else if r.head.ownsEntry(p) {
+			now.entries = []indexEntry{p}
 		} else if r.head.Runnable != 0 {
-			now.places = []place{r.head.runnablePlace(p.run)}
+			now.entries = []indexEntry{r.head.runnableEntry(p.run)}
 		}
 		return now, nil
 	}
@@ -370,43 +368,43 @@ func (p place) standing(r *row, heads bool) (now standing, err error) {
 	if value == nil {
 		return now, nil
 	}
-	var m meta
-	if value, err = split(value, &m); err != nil {
+	var m recordMeta
+	if value, err = decodeCell(value, &m); err != nil {
 		return now, err
 	}
 	now.record, now.pack = m.record(p.key, value), m.Pack
-	for _, c := range m.places(p.run, p.key) {
+	for _, c := range m.indexEntries(p.run, p.key) {
 		if c.index == p.index {
-			now.places = append(now.places, c)
+			now.entries = append(now.entries, c)
 		}
 	}
 	return now, nil
 }
 
-// take adds an entry to the page, and returns the values that it needs.
-func (v *verifier) take(p place, now standing) (wanted []want) {
+// take adds an entry to the page, and returns the values that have to be fetched for it.
+func (v *verifier) take(p indexEntry, now entryState) (wanted []wantedValue) {
 	i := len(v.entries)
 	cursor := encodeCursor(p)
-	v.orders[cursor] = p.order()
+	v.orders[cursor] = p.sortKey()
 	v.entries = append(v.entries, runstore.IndexEntry{
 		Run: p.run, At: runstore.FromMicros(p.at), Record: now.record, Head: now.head, Cursor: cursor,
 	})
 	v.size += len(now.record.Value) + len(now.head.Summary.Value)
 	if now.pack != nil {
 		v.size += int(now.pack.Length)
-		wanted = append(wanted, want{p.run, now.pack, func(value []byte) { v.entries[i].Record.Value = value }})
+		wanted = append(wanted, wantedValue{p.run, now.pack, func(value []byte) { v.entries[i].Record.Value = value }})
 	}
 	if now.summaryPack != nil {
 		v.size += int(now.summaryPack.Length)
-		wanted = append(wanted, want{p.run, now.summaryPack, func(value []byte) { v.entries[i].Head.Summary.Value = value }})
+		wanted = append(wanted, wantedValue{p.run, now.summaryPack, func(value []byte) { v.entries[i].Head.Summary.Value = value }})
 	}
 	return wanted
 }
 
 // encodeCursor returns the entry's key without its shard. It is not [adapter.EncodeCursor]'s, so that
 // programs of earlier versions read it.
-func encodeCursor(p place) runstore.Cursor {
-	return runstore.Cursor(base64.RawURLEncoding.EncodeToString([]byte(p.order())))
+func encodeCursor(p indexEntry) runstore.Cursor {
+	return runstore.Cursor(base64.RawURLEncoding.EncodeToString([]byte(p.sortKey())))
 }
 
 func decodeCursor(q runstore.IndexQuery) (string, error) {
@@ -414,7 +412,7 @@ func decodeCursor(q runstore.IndexQuery) (string, error) {
 		return "", nil
 	}
 	order, err := base64.RawURLEncoding.DecodeString(string(q.After))
-	if p, ok := placeOf(string(order)); err == nil && ok && p.index == string(q.Index) {
+	if p, ok := parseIndexEntry(string(order)); err == nil && ok && p.index == string(q.Index) {
 		return string(order), nil
 	}
 	return "", adapter.Invalid("after", "is not a cursor of this store")

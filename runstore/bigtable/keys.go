@@ -10,24 +10,24 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
-// The kinds of rows, by the first byte of their keys. After it comes a hash or a
-// shard, so that no kind has a place where all new keys go.
+// The kinds of rows, by the first byte of their keys. A hash or a shard follows it, so that no kind has a hot
+// spot for new keys.
 const (
 	kindRun     = "r" // hash, run id: the run itself
-	kindSegment = "s" // hash, length, run id, life, number: sealed events
-	kindCold    = "k" // hash, length, run id, life, what: records that have left the run's row
+	kindSegment = "s" // hash, length, run id, generation, number: a segment of the journal, sealed events
+	kindCold    = "k" // hash, length, run id, generation, what: records that have left the run's row
 	kindPack    = "d" // hash, length, run id, revision, nonce, what: values too large for the run's row
-	kindIndex   = "i" // shard, index, time, written, run, record, revision: a place in a queue
-	kindMark    = "m" // shard, length, run id, revision, nonce: the run may have events that the feed has not, or garbage
-	kindLog     = "l" // hash, number: a segment of the feed
-	kindHint    = "L" // how far the feed's segments are told to their runs
+	kindIndex   = "i" // shard, index, time, written, run, record, revision, nonce: an index entry
+	kindMark    = "m" // shard, length, run id, revision, nonce: the run may have events that the feed has not, or orphans
+	kindLog     = "l" // hash, number: a page of the feed's log
+	kindHint    = "L" // up to which page the rows of the runs have their positions
 	kindClock   = "c" // shard: the store clock
-	kindClaims  = "w" // which handles pass over the shards of the marks
+	kindClaims  = "w" // which handles scan the shards of the marks
 	kindEpoch   = "g" // shard: the epochs
 )
 
-// shards is how many ranges a queue is spread over: enough tablets to write to, few
-// enough to read in one request.
+// shards is over how many ranges the entries of an index, and the marks, are spread. 16: enough tablets to
+// write to, few enough to read with one request.
 const shards = 16
 
 func hashOf(id string) uint32 {
@@ -56,14 +56,13 @@ func runKey(id runstore.RunID) string { return kindRun + hashed(string(id)) + st
 // runOf is the inverse of runKey.
 func runOf(key string) runstore.RunID { return runstore.RunID(key[3:]) }
 
-// ownedKey is the prefix of the rows of a kind that belong to one run. The length
-// keeps an id from reaching into the rows of one that it is a prefix of.
+// ownedKey returns the prefix of the rows of a kind that belong to one run. It contains the length of the id,
+// so that no prefix of one run matches rows of another.
 func ownedKey(kind string, id runstore.RunID) string {
 	return kind + hashed(string(id)) + be16(len(id)) + string(id)
 }
 
-// ownerOf takes the key of such a row apart: the run, and the life or the revision that
-// follows.
+// ownerOf parses the key of such a row: the run, and the generation or the revision that follows.
 func ownerOf(key string) (id runstore.RunID, since int64, ok bool) {
 	if len(key) < 5 {
 		return "", 0, false
@@ -75,12 +74,12 @@ func ownerOf(key string) (id runstore.RunID, since int64, ok bool) {
 	return runstore.RunID(key[5:end]), fromBE64(key[end : end+8]), true
 }
 
-func segmentKey(id runstore.RunID, life, number int64) string {
-	return ownedKey(kindSegment, id) + be64(life) + be64(number)
+func segmentKey(id runstore.RunID, generation, number int64) string {
+	return ownedKey(kindSegment, id) + be64(generation) + be64(number)
 }
 
-// mark leads to a run. Each has a key of its own, so that one which is deleted late is
-// not another's.
+// mark leads the orphan scan to a run; see orphanscan.go. The revision and the nonce make each key unique, so
+// that a late deletion of one mark does not remove another.
 type mark struct {
 	run   runstore.RunID
 	rev   int64
@@ -105,16 +104,16 @@ func clockKey() string { return kindClock + anyShard() }
 
 func epochKey(shard int) string { return kindEpoch + string([]byte{byte(shard)}) }
 
-// after returns the first key behind all that begin with prefix, "" for no bound.
+// after returns the first key after all that begin with prefix, or "" if there is none.
 func after(prefix string) string { return string(adapter.PrefixEnd(runstore.RecordKey(prefix))) }
 
-// escape ends a name within a key so that the order of the keys is that of the names,
-// whatever bytes they hold, and none is a prefix of another.
+// escape encodes a name within a key so that keys sort by the names, for any bytes, and no encoded name is a
+// prefix of another.
 func escape(name string) string {
 	return strings.ReplaceAll(name, "\x00", "\x00\xff") + "\x00\x01"
 }
 
-// unescape takes a name off the front of a key.
+// unescape decodes the name at the beginning of a key and returns the rest of the key.
 func unescape(key string) (name, rest string, ok bool) {
 	end := 0
 	for {
@@ -130,37 +129,37 @@ func unescape(key string) (name, rest string, ok bool) {
 	}
 }
 
-// place is an entry of an index: where a record of a run, or a run, stands since the
-// revision that put it there.
-type place struct {
+// indexEntry is an entry of an index: the time at which a record of a run, or a run, stands there. It is
+// a row without a value; the key has all of it.
+type indexEntry struct {
 	index       string
 	at, written int64
 	run         runstore.RunID
 	key         runstore.RecordKey
 	rev         int64
-	nonce       uint64 // of the write: no other one makes the same entry
+	nonce       uint64 // of the write that put it there: no other write makes the same entry
 }
 
-// order is the entry's key without its shard: entries of all shards sort by it.
-func (p place) order() string {
+// sortKey returns the entry's key without its shard: entries of all shards sort by it.
+func (p indexEntry) sortKey() string {
 	return escape(p.index) + be64(p.at) + be64(p.written) + escape(string(p.run)) + escape(string(p.key)) + be64(p.rev) + be64(int64(p.nonce))
 }
 
-func (p place) rowKey() string { return kindIndex + shardOf(string(p.run)) + p.order() }
+func (p indexEntry) rowKey() string { return kindIndex + shardOf(string(p.run)) + p.sortKey() }
 
-func placeOf(order string) (p place, ok bool) {
+func parseIndexEntry(order string) (p indexEntry, ok bool) {
 	index, rest, ok := unescape(order)
 	if !ok || len(rest) < 16 {
-		return place{}, false
+		return indexEntry{}, false
 	}
 	p.index, p.at, p.written = index, fromBE64(rest[:8]), fromBE64(rest[8:16])
 	run, rest, ok := unescape(rest[16:])
 	if !ok {
-		return place{}, false
+		return indexEntry{}, false
 	}
 	key, rest, ok := unescape(rest)
 	if !ok || len(rest) != 16 {
-		return place{}, false
+		return indexEntry{}, false
 	}
 	p.run, p.key = runstore.RunID(run), runstore.RecordKey(key)
 	p.rev, p.nonce = fromBE64(rest[:8]), uint64(fromBE64(rest[8:]))

@@ -56,22 +56,22 @@ func TestUnescapeRefuses(t *testing.T) {
 		}
 	}
 	for _, order := range []string{"", "queue", bigtable.Escape("queue"), bigtable.Escape("queue") + strings.Repeat("x", 16)} {
-		if p, ok := bigtable.PartsOf(order); ok {
+		if p, ok := bigtable.ParseIndexEntry(order); ok {
 			t.Errorf("%q is taken for %+v", order, p)
 		}
 	}
 }
 
-func anyPlace(r *rand.Rand) bigtable.PlaceParts {
+func anyPlace(r *rand.Rand) bigtable.EntryParts {
 	n := func() int64 { return r.Int64N(3) * (1 + r.Int64N(1<<40)) }
-	return bigtable.PlaceParts{
+	return bigtable.EntryParts{
 		Index: name(r), At: n(), Written: n(), Run: runstore.RunID(name(r)), Key: runstore.RecordKey(name(r)), Rev: n(), Nonce: r.Uint64(),
 	}
 }
 
 // The key of an entry tells all of it, and entries order by index, time, time of the
 // write, run and key.
-func TestPlaces(t *testing.T) {
+func TestIndexEntryKeys(t *testing.T) {
 	t.Parallel()
 	r := seeded(t)
 	for range 50_000 {
@@ -82,7 +82,7 @@ func TestPlaces(t *testing.T) {
 		if r.IntN(2) == 0 {
 			b.At, b.Written = a.At, a.Written
 		}
-		if got, ok := bigtable.PartsOf(a.Order()); !ok || got != a {
+		if got, ok := bigtable.ParseIndexEntry(a.Order()); !ok || got != a {
 			t.Fatalf("%+v came back as %+v, %v", a, got, ok)
 		}
 		if !strings.HasSuffix(a.RowKey(), a.Order()) || len(a.RowKey()) != len(a.Order())+2 {
@@ -109,10 +109,10 @@ func TestRunsHaveRowsOfTheirOwn(t *testing.T) {
 		if got := bigtable.RunOf(bigtable.RunKey(a)); got != a {
 			t.Fatalf("the row of %q is that of %q", a, got)
 		}
-		if id, gotRev, gotNonce, ok := bigtable.MarkedBy(bigtable.MarkKey(a, rev, nonce)); !ok || id != a || gotRev != rev || gotNonce != nonce {
+		if id, gotRev, gotNonce, ok := bigtable.ParseMarkKey(bigtable.MarkKey(a, rev, nonce)); !ok || id != a || gotRev != rev || gotNonce != nonce {
 			t.Fatalf("a mark of %q is taken for one of %q", a, id)
 		}
-		segments, packs := bigtable.Owned(a)
+		segments, packs := bigtable.OwnedPrefixes(a)
 		segment, pack := bigtable.SegmentKey(b, rev, n), bigtable.PackKey(b, rev, nonce, n, r.Int64N(8))
 		if strings.HasPrefix(segment, segments) != (a == b) || strings.HasPrefix(pack, packs) != (a == b) {
 			t.Fatalf("%q takes the rows of %q for its own", a, b)
@@ -125,7 +125,7 @@ func TestKeysAreShortEnough(t *testing.T) {
 	t.Parallel()
 	zeros := func(n int) string { return strings.Repeat("\x00", n) } // which double when they are escaped
 	id := runstore.RunID(zeros(runstore.MaxRunID))
-	longest := bigtable.PlaceParts{Index: zeros(runstore.MaxIndexName), Run: id, Key: runstore.RecordKey(zeros(runstore.MaxRecordKey))}
+	longest := bigtable.EntryParts{Index: zeros(runstore.MaxIndexName), Run: id, Key: runstore.RecordKey(zeros(runstore.MaxRecordKey))}
 	for _, key := range []string{
 		longest.RowKey(), bigtable.RunKey(id), bigtable.SegmentKey(id, 1, 1), bigtable.PackKey(id, 1, 1, 1, 1), bigtable.MarkKey(id, 1, 1),
 	} {

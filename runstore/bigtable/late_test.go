@@ -292,10 +292,10 @@ func TestGivenUpWriteComesLate(t *testing.T) {
 			if got := shape(t, other); got != before { // reads the queues, and finds entries that are not true yet
 				t.Errorf("the write that is on its way changed\n%s\nto\n%s", before, got)
 			}
-			if c.name != "create anew" { // a pass over the marks writes to a purged run
-				bigtable.Sweep(t.Context(), other)
+			if c.name != "create anew" { // an orphan scan writes to a purged run
+				bigtable.OrphanScan(t.Context(), other)
 			}
-			bigtable.EmptyWaste(t.Context(), other)
+			bigtable.EmptyGarbage(t.Context(), other)
 			held.Stop()
 			await(t, "the late write is there", func() bool { return shape(t, other) == wantShape })
 		})
@@ -336,7 +336,7 @@ func TestLoserClearsOnlyItsOwn(t *testing.T) {
 	if err := <-lost; !errors.Is(err, runstore.ErrConflict) {
 		t.Errorf("the loser got %v, want ErrConflict", err)
 	}
-	bigtable.EmptyWaste(t.Context(), loser)
+	bigtable.EmptyGarbage(t.Context(), loser)
 	if n := len(keys(t, raw, "i")); n != entries-1 {
 		t.Errorf("after the loser has cleared away its own there are %d entries, want %d", n, entries-1)
 	}
@@ -397,7 +397,7 @@ func TestManyWritersOfOnePlace(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		bigtable.EmptyWaste(t.Context(), reader)
+		bigtable.EmptyGarbage(t.Context(), reader)
 		return len(keys(t, tbl, "i")) == 2 // that of the run, and that of the record
 	})
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// CreateRun implements adapter.Core: one read, the entries of the run, and one conditional mutation.
+// CreateRun implements adapter.Core: one read, one write of the run's mark and index entries, and one
+// conditional mutation.
 func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
 	n := needs{fresh: true, epoch: true, keys: append(keysOf(runstore.Guards{}, spec.Writes), runstore.SummaryKey)}
 	n.replays = spec.Lease != nil && !spec.Writes.IsZero()
 	existed := false
-	e, err := s.write(ctx, spec.ID, n, func(r *run, now time.Time) (*edit, error) {
-		created = runstore.Created{} // whatever was decided before
+	e, err := s.write(ctx, spec.ID, n, func(r *cachedRun, now time.Time) (*edit, error) {
+		created = runstore.Created{} // drop an earlier decision
 		if existed = r.exists(); existed {
 			h := r.head.rules(r.id, r.beat)
 			created.Run = h.Run
@@ -27,32 +28,32 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			}
 			return nil, nil
 		}
-		r.records, r.tail = map[runstore.RecordKey]*meta{}, tail{}
+		r.records, r.tail = map[runstore.RecordKey]*recordMeta{}, tail{}
 		e := newEdit(r, now)
 		h := &e.head
 		if r.stored == nil {
-			e.begin(s.epoch())
+			e.startIn(s.currentEpoch())
 		}
 		e.creates = true
-		h.Life, h.LifeBy, h.Purged, h.Seq, h.PagedFrom = h.Rev, e.nonce, false, 0, 0
-		h.beginPages()
+		h.Generation, h.GenerationBy, h.Purged, h.Seq, h.PagedFrom = h.Rev, e.nonce, false, 0, 0
+		h.allowOpenPages()
 		h.Status, h.Created = int32(spec.Status), e.now
 		if h.Unlisted = spec.Unlisted; h.Unlisted {
 			h.requires(formatGrants)
 		} else {
-			e.rows = append(e.rows, put(h.runsPlace(r.id).rowKey(), "", nil))
+			e.rows = append(e.rows, put(h.runsEntry(r.id).rowKey(), "", nil))
 		}
-		if h.MarkRev == 0 { // a purged run has one until it was cleared away
-			e.mark()
+		if h.MarkRev == 0 { // a purged run has one until the orphan scan has deleted its rows
+			e.setMark()
 		}
 		if spec.Lease == nil {
 			e.apply(spec.Writes, 0, "", false)
 			created.Committed = e.done
-			if err := e.fits(); err != nil {
+			if err := e.checkFits(); err != nil {
 				return nil, err
 			}
 		} else {
-			before := h.rules(r.id, 0) // of a purged run, or of none
+			before := h.rules(r.id, 0) // of a purged run, or of a run that never existed
 			before.Former = r.former
 			if err := before.NewGrant(spec.Lease.Grant); err != nil {
 				return nil, err
@@ -64,7 +65,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			created.Lease, created.Committed, created.Former = granted.Lease, granted.Committed, granted.Former
 		}
 		if !spec.Runnable.IsZero() {
-			e.runnable(spec.Runnable)
+			e.setRunnable(spec.Runnable)
 		}
 		return e, nil
 	})
@@ -95,25 +96,25 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 	return created, nil
 }
 
-func (e *edit) summary(w runstore.RecordWrite) *meta {
+func (e *edit) summary(w runstore.RecordWrite) *recordMeta {
 	if w.Key != runstore.SummaryKey || w.Delete {
 		return nil
 	}
 	return e.records[w.Key]
 }
 
-// AcquireLease implements adapter.Core: one read and one conditional mutation. The server's clock is
-// asked between them where the expiry of the current grant decides (expiryDecides).
+// AcquireLease implements adapter.Core: one read and one conditional mutation. It reads the server's clock
+// between them if the expiry of the current grant decides (expiryDecides).
 func (s *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
 	guards := runstore.GuardsOf(req.Guards...)
 	n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes)}
 	n.replays = !req.Writes.IsZero()
 	n.clock, n.strict = s.expiryDecides(req.Grant, guards.Fence), !guards.Fence.IsZero()
-	_, err = s.write(ctx, req.Run, n, func(r *run, now time.Time) (*edit, error) {
+	_, err = s.write(ctx, req.Run, n, func(r *cachedRun, now time.Time) (*edit, error) {
 		if !r.exists() {
 			return nil, runstore.ErrNotFound
 		}
-		h, ok := r.judged(), false
+		h, ok := r.judgedHead(), false
 		if granted, ok = r.repeatedGrant(h, req.LeaseSpec); ok {
 			return r.replay(), nil
 		}
@@ -124,17 +125,17 @@ func (s *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 			return nil, err
 		}
 		e := newEdit(r, now)
-		made, err := e.grant(h, req)
-		granted = made
+		applied, err := e.grant(h, req)
+		granted = applied
 		return e, err
 	})
 	return granted, err
 }
 
 // repeatedGrant returns the result of a request that was granted before. ok is true if the grant is
-// current or its result is remembered. Results are read only for requests with writes, because no
-// others are remembered.
-func (r *run) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
+// current or its result is remembered. Only results of requests with writes are remembered, so the
+// others need no read of the results.
+func (r *cachedRun) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (granted runstore.Granted, ok bool) {
 	var first *rules.FirstResult
 	if remembered, ok := r.results[rules.GrantResult(spec.Grant)]; ok {
 		first = &rules.FirstResult{
@@ -144,12 +145,11 @@ func (r *run) repeatedGrant(h rules.Head, spec runstore.LeaseSpec) (granted runs
 	return h.RepeatedGrant(spec, first)
 }
 
-// expiryDecides returns the needs.clock of a request for the lease under grant. With the
-// holder's consent the expiry matters only if the lease is strict: the request is judged
-// as a commit under that fence. Without it the expiry matters unless the lease is live
-// beyond doubt.
-func (s *engine) expiryDecides(grant runstore.GrantID, consent runstore.Fence) func(r *run) bool {
-	return func(r *run) bool {
+// expiryDecides returns the needs.clock of a request for the lease under grant. With the holder's
+// consent, its fence, the expiry decides only if the lease is strict: then the request is judged like a
+// commit under that fence. Without consent the expiry decides unless the lease is certainly live.
+func (s *engine) expiryDecides(grant runstore.GrantID, consent runstore.Fence) func(r *cachedRun) bool {
+	return func(r *cachedRun) bool {
 		switch {
 		case rules.GrantState(r.head.State) != rules.Current || string(r.head.Grant) == string(grant):
 			return false
@@ -161,15 +161,15 @@ func (s *engine) expiryDecides(grant runstore.GrantID, consent runstore.Fence) f
 	}
 }
 
-// RenewLease implements adapter.Core: one conditional mutation. The server's clock is asked before it
-// where an expiry or the holder's bound decides (stallDecides), and the rows of writes go ahead of it
-// as in [engine.Commit].
+// RenewLease implements adapter.Core: one conditional mutation. It reads the server's clock first if an
+// expiry or the holder's MaxStall decides (stallDecides), and writes the rows of index entries and large
+// values first, as [engine.Commit] does.
 func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
 	n := needs{clock: s.stallDecides(req), strict: true, results: req.ID != "", events: len(req.Writes.Events) > 0}
 	n.keys = keysOf(runstore.Guards{}, req.Writes)
-	_, err = s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
-		renewed = runstore.Renewed{} // whatever was decided before
+	_, err = s.write(ctx, f.Run(), n, func(r *cachedRun, now time.Time) (*edit, error) {
+		renewed = runstore.Renewed{} // drop an earlier decision
 		if !r.exists() {
 			return nil, runstore.ErrNotFound
 		}
@@ -185,15 +185,15 @@ func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 		e := newEdit(r, now)
 		after := h.Renewed(req.TTL, e.time())
 		if e.head.renew(after) {
-			e.beat()
+			e.stampBeat()
 		}
 		renewed.Lease = after.Lease(req.TTL)
 		if !req.Writes.IsZero() {
 			e.apply(req.Writes, f.Token(), f.Owner(), false)
-			if err := e.fits(); err != nil {
+			if err := e.checkFits(); err != nil {
 				return nil, err
 			}
-			e.remember(rules.BatchResult(req.ID), result{})
+			e.keepResult(rules.BatchResult(req.ID), result{})
 			renewed.Committed = e.done
 		}
 		return e, nil
@@ -201,10 +201,10 @@ func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 	return renewed, err
 }
 
-// stallDecides returns the needs.clock of a renewal. The clock matters if the lease is
-// strict, and if it may be longer ago than the holder's bound allows that it made progress.
-func (s *engine) stallDecides(req runstore.RenewRequest) func(r *run) bool {
-	return func(r *run) bool {
+// stallDecides returns the needs.clock of a renewal. The clock decides if the lease is strict, and if the
+// holder's last progress may be longer ago than MaxStall.
+func (s *engine) stallDecides(req runstore.RenewRequest) func(r *cachedRun) bool {
+	return func(r *cachedRun) bool {
 		h := &r.head
 		if strict(req.Fence)(r) {
 			return true
@@ -219,7 +219,7 @@ func (s *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 	f, guards := req.Fence, runstore.GuardsOf(req.Guards...)
 	n := needs{keys: keysOf(guards, req.Writes), clock: strict(f), strict: true, events: len(req.Writes.Events) > 0}
 	n.replays = !req.Writes.IsZero()
-	e, err := s.write(ctx, f.Run(), n, func(r *run, now time.Time) (*edit, error) {
+	e, err := s.write(ctx, f.Run(), n, func(r *cachedRun, now time.Time) (*edit, error) {
 		if !r.exists() {
 			return nil, runstore.ErrNotFound
 		}
@@ -242,12 +242,12 @@ func (s *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 		}
 		e := newEdit(r, now)
 		e.apply(req.Writes, f.Token(), f.Owner(), false)
-		if err := e.fits(); err != nil {
+		if err := e.checkFits(); err != nil {
 			return nil, err
 		}
-		e.end(false)
+		e.endGrant(false)
 		if !req.Writes.IsZero() {
-			e.remember(name, result{Token: int64(f.Token())})
+			e.keepResult(name, result{Token: int64(f.Token())})
 		}
 		return e, nil
 	})

@@ -37,7 +37,7 @@ func TestPurgedRowsAreDeletedByPages(t *testing.T) {
 		return deleted > 1
 	}
 	died := server(t).Refuse(0, s.only(isDeletion))
-	_ = cutAt(t, died, func(ctx context.Context) error { bigtable.Sweep(ctx, s.Store); return nil })
+	_ = cutAt(t, died, func(ctx context.Context) error { bigtable.OrphanScan(ctx, s.Store); return nil })
 	left := len(keys(t, tbl, "s"))
 	if left == 0 || left == segments {
 		t.Errorf("the pass that was cut left %d of %d segments", left, segments)
@@ -46,7 +46,7 @@ func TestPurgedRowsAreDeletedByPages(t *testing.T) {
 	if marks := len(keys(t, tbl, "m")); marks != 1 {
 		t.Fatalf("the run has %d marks, want 1", marks)
 	}
-	bigtable.Sweep(t.Context(), other)
+	bigtable.OrphanScan(t.Context(), other)
 	if left := keys(t, tbl, "s"); len(left) > 0 {
 		t.Errorf("%d segments remain", len(left))
 	}

@@ -37,7 +37,7 @@ func idle(t testing.TB, s *bigtable.Store) {
 	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 		t.Fatal(err)
 	}
-	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -50,22 +50,22 @@ var lateDeletions = []struct {
 	held   func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool
 	pass   func(t testing.TB, s *bigtable.Store)
 }{
-	{"of an idle run", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 }, onMarks, sweepIdle},
+	{"of an idle run", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 }, onMarks, scanIdle},
 	{"of an idle run, before it is settled", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 },
-		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 1) }, sweepIdle},
+		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 1) }, scanIdle},
 	{"of an idle run, before its head says so", func(t testing.TB, _ bigtableemulator.TableName, s *bigtable.Store) int { idle(t, s); return 1 },
-		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 2) }, sweepIdle},
+		func(table bigtableemulator.TableName) func(bigtableemulator.Call) bool { return nthRevision(table, 2) }, scanIdle},
 	{"of a write that was never made", func(t testing.TB, table bigtableemulator.TableName, s *bigtable.Store) int {
 		idle(t, s)
-		sweepIdle(t, s) // the next writes set marks
+		scanIdle(t, s) // the next writes set marks
 		dyingWrite(t, table, heavy("run"))
 		commit(t, s, signal("run", "another"))
 		return 2
-	}, onMarks, func(t testing.TB, s *bigtable.Store) { bigtable.Sweep(t.Context(), s) }},
+	}, onMarks, func(t testing.TB, s *bigtable.Store) { bigtable.OrphanScan(t.Context(), s) }},
 	{"of a creation that was never made", func(t testing.TB, table bigtableemulator.TableName, s *bigtable.Store) int {
 		dyingCreation(t, table, runstore.RunSpec{ID: "run"})
 		return 0
-	}, onMarks, func(t testing.TB, s *bigtable.Store) { _ = bigtable.Collect(t.Context(), s) }},
+	}, onMarks, func(t testing.TB, s *bigtable.Store) { _ = bigtable.CollectGarbage(t.Context(), s) }},
 }
 
 // A deletion of a mark that is on its way for so long that the run is active again by
@@ -103,7 +103,7 @@ func TestMarkIsDeletedLate(t *testing.T) {
 			if n := len(keys(t, tbl, "m")); n == 0 {
 				t.Error("no mark leads to the run")
 			}
-			bigtable.Sweep(t.Context(), heir)
+			bigtable.OrphanScan(t.Context(), heir)
 			if all := whole(t, heir, 0, 10, nil); len(all) != events+2 {
 				t.Errorf("the feed has %d events, want %d", len(all), events+2)
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
-// Options says which table holds the store, and how to reach it.
+// Options are the options of Open and New: which table holds the store, and how to reach it.
 type Options struct {
 	// Project, Instance and Table name the table.
 	Project, Instance, Table string
@@ -28,22 +28,22 @@ type Options struct {
 	// reached, or does not answer: 30 seconds by default. The caller's context may
 	// end it earlier.
 	RetryTimeout time.Duration
-	// Clock reads the time of day as this process has it; nil means time.Now. Nothing is
-	// judged or stamped by it: the store clock is Bigtable's. Tests set it wrong.
+	// Clock returns the wall-clock time of this process; nil means time.Now. It decides nothing and
+	// stamps nothing, because the store clock is Bigtable's. Tests set it wrong.
 	Clock func() time.Time
 	// DialOptions are further options of the connections.
 	DialOptions []grpc.DialOption
-	// Logger hears of what a caller is not told: an epoch that was raised, work in
-	// the background that failed. Nil means slog.Default.
+	// Logger receives what no call returns: an epoch that was raised, work in the background that failed.
+	// Nil means slog.Default.
 	Logger *slog.Logger
 
-	// bound replaces attemptTimeout and scanMost in tests, which may run on a slow machine.
+	// bound replaces attemptTimeout and maxScanTime in tests, which may run on a slow machine.
 	bound time.Duration
-	// hot replaces hotBytes in tests, and bounds the rewriting of cold records.
+	// hot replaces hotBytes in tests, and has cold records rewritten early.
 	hot int64
 }
 
-// names are what Bigtable's Admin API accepts:
+// The names that Bigtable's Admin API accepts:
 // https://cloud.google.com/bigtable/docs/reference/admin/rpc
 var (
 	projectName  = regexp.MustCompile(`^[a-z0-9.:-]{1,100}$`)

@@ -84,12 +84,12 @@ func TestPositionsAreWrittenInAnyOrder(t *testing.T) {
 	dead := openDying(t, table)
 	err := dead.dieAt(t, func(c bigtableemulator.Call) bool {
 		return c.Table == table.String() && c.Method == writes && len(c.Row) > 0 && c.Row[0] == 'r'
-	}, func(ctx context.Context) error { return bigtable.Sequence(ctx, dead.Store, "run") })
+	}, func(ctx context.Context) error { return bigtable.Publish(ctx, dead.Store, "run") })
 	if err == nil {
 		t.Fatal("the handle did not die")
 	}
 	fill(t, s, lease, 101, 100)
-	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
 	seal(t, sealer, "run")

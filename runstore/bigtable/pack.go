@@ -9,22 +9,22 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A pack holds the values of one write that are too large for the run's row: in rows of
-// their own, written before the write and named by what it stores. Its key tells which
-// write it is of, so a pass that finds it can tell whether that write was made.
+// A pack has the values of one write that are too large for the run's row. Its rows are written before
+// the head, and the cells of the events or of the record name the pack. Its key has the revision and the
+// nonce of the write, so the orphan scan can decide whether the write was applied.
 
-// Bounds of what stays in the run's row. A segment of 64 events that are just small
-// enough is 1 MiB, and the row holds two and a bit.
+// Bounds of what stays in the run's row. 64 events with values of maxInline, a segment of the journal,
+// have 1 MiB, and the row holds little more than two segments.
 const (
 	maxInline      = 16 << 10  // a value
-	maxInlineBatch = 256 << 10 // the values of one batch; above it only tiny ones stay
-	tiny           = 256
-	maxRecordBytes = 1 << 20 // the records of one run; above it only tiny values stay…
-	mostRecords    = 3 << 19 // …and above this none is added
+	maxInlineBatch = 256 << 10 // the values of one batch; above it only values of up to tinyValue stay
+	tinyValue      = 256
+	maxRecordBytes = 1 << 20 // the records of one run; above it only values of up to tinyValue stay
+	maxPinnedBytes = 3 << 19 // the same; above it no record is added that cannot leave the row
 	chunkSize      = 1 << 20 // of a row of a pack
 )
 
-// packed says where a value is.
+// packed is a reference to a value in a pack.
 type packed struct {
 	Rev    int64  `json:"r"`
 	Nonce  uint64 `json:"x"`
@@ -34,12 +34,12 @@ type packed struct {
 	Length int64  `json:"l"`
 }
 
-// key is that of the pack's n-th row.
+// key returns the key of the pack's n-th row.
 func (p *packed) key(id runstore.RunID, n int64) string {
 	return ownedKey(kindPack, id) + be64(p.Rev) + be64(int64(p.Nonce)) + p.What + be64(p.Of) + be16(int(n))
 }
 
-// chunks returns the keys of the rows that the value is in.
+// chunks returns the keys of the rows that have the value.
 func (p *packed) chunks(id runstore.RunID) (keys []string) {
 	for n := p.Offset / chunkSize; n*chunkSize < p.Offset+p.Length; n++ {
 		keys = append(keys, p.key(id, n))
@@ -69,25 +69,25 @@ func (p *packer) rows(id runstore.RunID) (all []mutation) {
 	return all
 }
 
-// want is a value that is to be fetched.
-type want struct {
+// wantedValue is a value that fetchValues reads, and where it goes.
+type wantedValue struct {
 	run  runstore.RunID
 	pack *packed
 	got  func(value []byte)
 }
 
-// errMissing is met by a reader whose value was replaced after it had read where it
-// is. It reads again.
+// errMissing means that a value, a segment or an event was not where the run's row said: it was
+// replaced, sealed or purged meanwhile. The reader reads again (retryMissing).
 type errMissing struct{ run runstore.RunID }
 
 func (e errMissing) Error() string {
 	return fmt.Sprintf("bigtable: a value of run %q is not where it should be", e.run)
 }
 
-// fetch reads packed values. It returns errMissing if one is not there.
-func (s *engine) fetch(ctx context.Context, wanted []want) error {
+// fetchValues reads values from packs. It returns errMissing if one is missing.
+func (s *engine) fetchValues(ctx context.Context, wanted []wantedValue) error {
 	var first error
-	err := s.fetchEach(ctx, wanted, func(_ int, missing error) {
+	err := s.fetchEachValue(ctx, wanted, func(_ int, missing error) {
 		if first == nil {
 			first = missing
 		}
@@ -98,8 +98,8 @@ func (s *engine) fetch(ctx context.Context, wanted []want) error {
 	return first
 }
 
-// fetchEach reads packed values, and calls missing for each that is not there.
-func (s *engine) fetchEach(ctx context.Context, wanted []want, missing func(i int, err error)) error {
+// fetchEachValue reads values from packs, and calls missing for each that is missing.
+func (s *engine) fetchEachValue(ctx context.Context, wanted []wantedValue, missing func(i int, err error)) error {
 	if len(wanted) == 0 {
 		return nil
 	}

@@ -40,7 +40,7 @@ func TestCommitWritesSomeOfItsRows(t *testing.T) {
 				if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 					t.Fatal(err)
 				}
-				sweepIdle(t, s)
+				scanIdle(t, s)
 			}
 			id := map[bool]runstore.RunID{true: "idle", false: "run"}[kind == 'm']
 			before := rest(t, tbl)
@@ -51,7 +51,7 @@ func TestCommitWritesSomeOfItsRows(t *testing.T) {
 			if fault.Count() == 0 {
 				t.Fatal("the commit wrote no rows before it")
 			}
-			bigtable.EmptyWaste(t.Context(), s)
+			bigtable.EmptyGarbage(t.Context(), s)
 			if left := rest(t, tbl); fmt.Sprintf("%q", left) != fmt.Sprintf("%q", before) {
 				t.Errorf("rows of the commit are left: %q, before it there were %q", left, before)
 			}
@@ -105,14 +105,14 @@ func TestSomeRunsLearnWhatTheFeedHas(t *testing.T) {
 			}
 			return nil
 		})
-	if err := bigtable.Sequence(t.Context(), s, "a", "b", "c"); err == nil {
+	if err := bigtable.Publish(t.Context(), s, "a", "b", "c"); err == nil {
 		t.Error("rows that could not be written are no error")
 	}
 	fault.Stop()
 	for _, id := range []runstore.RunID{"a", "b", "c"} {
 		commit(t, other, signal(id, "second"))
 	}
-	if err := bigtable.Sequence(t.Context(), other, "a", "b", "c"); err != nil {
+	if err := bigtable.Publish(t.Context(), other, "a", "b", "c"); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(whole(t, other, 0, 10, nil)); n != 6 {

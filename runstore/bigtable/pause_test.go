@@ -70,7 +70,7 @@ func TestReaderIsPausedInsideARead(t *testing.T) {
 		of   func(all []runstore.FeedEvent) runstore.Position
 	}{
 		{"at the beginning", func([]runstore.FeedEvent) runstore.Position { return 0 }},
-		{"within a segment", func(all []runstore.FeedEvent) runstore.Position { return all[2].Position }},
+		{"within a page of the log", func(all []runstore.FeedEvent) runstore.Position { return all[2].Position }},
 		{"at the end", func(all []runstore.FeedEvent) runstore.Position { return all[len(all)-1].Position }},
 		{"behind the end", func(all []runstore.FeedEvent) runstore.Position { return all[len(all)-1].Position + 1 }},
 		{"far behind the end", func(all []runstore.FeedEvent) runstore.Position { return all[len(all)-1].Position + 5000 }},
@@ -97,7 +97,7 @@ func readerIsPaused(t *testing.T, n int, start func([]runstore.FeedEvent) runsto
 	lease := hold(t, s, "run")
 	sequence := func(s *bigtable.Store, b runstore.Batch) {
 		commit(t, s, b)
-		if err := bigtable.Sequence(t.Context(), s, b.Run()); err != nil {
+		if err := bigtable.Publish(t.Context(), s, b.Run()); err != nil {
 			t.Fatal(err)
 		}
 	}

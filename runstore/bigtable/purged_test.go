@@ -38,7 +38,7 @@ func stretchBehind(t testing.TB, s *bigtable.Store, table bigtableemulator.Table
 	}
 	hold(t, s, "run")
 	commit(t, s, signal("run", "behind them"))
-	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
 	return openBare(t, table) // which knows nothing of it

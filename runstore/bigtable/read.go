@@ -13,12 +13,12 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// rereads bounds the reads of an operation whose values are replaced while it reads them. A write has
-// made progress before each.
+// rereads bounds the reads of an operation whose values are replaced while it reads them. Before each
+// repeat a write has made progress.
 const rereads = 100
 
-// steady repeats a read that returns errMissing: the value was replaced before it was fetched.
-func steady[R any](f func() (R, error)) (found R, err error) {
+// retryMissing repeats a read while it returns errMissing.
+func retryMissing[R any](f func() (R, error)) (found R, err error) {
 	for range rereads {
 		var missing errMissing
 		if found, err = f(); !errors.As(err, &missing) {
@@ -30,7 +30,7 @@ func steady[R any](f func() (R, error)) (found R, err error) {
 
 // GetRun implements adapter.Core: one read.
 func (s *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
-	return steady(func() (found runstore.Run, err error) {
+	return retryMissing(func() (found runstore.Run, err error) {
 		r, err := s.readRun(ctx, id, column(familyRecords, string(runstore.SummaryKey)))
 		if err != nil {
 			return found, err
@@ -42,18 +42,17 @@ func (s *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, e
 		if err != nil || pack == nil {
 			return found, err
 		}
-		err = s.fetch(ctx, []want{{id, pack, func(value []byte) { found.Summary.Value = value }}})
+		err = s.fetchValues(ctx, []wantedValue{{id, pack, func(value []byte) { found.Summary.Value = value }}})
 		return found, err
 	})
 }
 
-// public returns the run's head with its summary, and the pack that has the summary's
-// value, nil if the row has it.
+// public returns the run as callers see it, and the reference to the summary's value if that is in a pack.
 func (r *row) public(id runstore.RunID) (found runstore.Run, pack *packed, err error) {
 	found = r.head.rules(id, r.beat).Run
 	if summary := cell(r.cells, familyRecords, string(runstore.SummaryKey)); summary != nil {
-		var m meta
-		value, err := split(summary, &m)
+		var m recordMeta
+		value, err := decodeCell(summary, &m)
 		if err != nil {
 			return found, nil, err
 		}
@@ -65,7 +64,7 @@ func (r *row) public(id runstore.RunID) (found runstore.Run, pack *packed, err e
 // ReadRecords implements adapter.Core: one read, another if the run has cold records, and one for large
 // values.
 func (s *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
-	return steady(func() ([]runstore.Record, error) { return s.readRecords(ctx, id, q) })
+	return retryMissing(func() ([]runstore.Record, error) { return s.readRecords(ctx, id, q) })
 }
 
 // readRecords reads records by their keys, or a page of them.
@@ -75,10 +74,10 @@ func (s *engine) readRecords(ctx context.Context, id runstore.RunID, q runstore.
 		asked[k] = true
 	}
 	if len(asked) > 0 {
-		filters := append(recordFilters(q.Keys), coldFilter())
+		filters := append(recordFilters(q.Keys), moveListFilter())
 		r, _, colds, err := s.withCold(ctx, id,
 			func() (*row, error) { return s.readRun(ctx, id, filters...) },
-			func(c *cold) (coldPage, error) { return s.coldKeys(ctx, id, c, slices.Sorted(maps.Keys(asked))) })
+			func(c *moveList) (coldPage, error) { return s.coldKeys(ctx, id, c, slices.Sorted(maps.Keys(asked))) })
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +87,7 @@ func (s *engine) readRecords(ctx context.Context, id runstore.RunID, q runstore.
 		}
 		return s.pageOf(ctx, id, all, 0)
 	}
-	// A page may lose all of its rows to tombstones and to rows that do not count.
+	// All rows of a page may be tombstones or rows that do not count.
 	for limit, stamp := q.Limit, int64(0); ; {
 		r, colds, upTo, err := s.readPrefix(ctx, id, q, limit, stamp)
 		if err != nil {
@@ -109,23 +108,23 @@ func (s *engine) readRecords(ctx context.Context, id runstore.RunID, q runstore.
 	}
 }
 
-// readPrefix reads the cells of up to limit records behind q.After in the run's row, and as many cold ones. All
-// of either kind were met for the keys for which upTo is true. It leaves out the cells below a stamp before it
-// counts them.
+// readPrefix reads the cells of up to limit records after q.After in the run's row, and as many cold
+// ones. upTo reports for which keys it has read all of both kinds. It leaves out cells below a stamp
+// before it counts.
 func (s *engine) readPrefix(ctx context.Context, id runstore.RunID, q runstore.RecordQuery, limit int, stamp int64) (r *row, colds coldPage, upTo func(runstore.RecordKey) bool, err error) {
-	filters := []bigtable.Filter{coldFilter()}
+	filters := []bigtable.Filter{moveListFilter()}
 	from := max(string(q.Prefix), string(q.After)+"\x00")
 	if q.After == "" {
 		from = string(q.Prefix)
 	}
-	// Behind them all there is none: the service refuses a range that ends before it begins.
+	// After the last key of the prefix there is nothing to read, and the service refuses an empty range.
 	if end := after(string(q.Prefix)); end == "" || from < end {
 		filters = append(filters, bigtable.ChainFilters(
-			since(stamp, columns(familyRecords, from, end)), bigtable.LatestNFilter(1), bigtable.CellsPerRowLimitFilter(limit)))
+			sinceStamp(stamp, columns(familyRecords, from, end)), bigtable.LatestNFilter(1), bigtable.CellsPerRowLimitFilter(limit)))
 	}
 	r, _, colds, err = s.withCold(ctx, id,
 		func() (*row, error) { return s.readRun(ctx, id, filters...) },
-		func(c *cold) (coldPage, error) {
+		func(c *moveList) (coldPage, error) {
 			return s.coldRange(ctx, id, c, q.Prefix, q.After, limit, runstore.MaxPageBytes)
 		})
 	if err != nil {
@@ -140,28 +139,28 @@ func (s *engine) readPrefix(ctx context.Context, id runstore.RunID, q runstore.R
 	}, nil
 }
 
-// pageOf returns the first records of a page that ends by its size, and by a limit if that is not 0.
-func (s *engine) pageOf(ctx context.Context, id runstore.RunID, all []found, limit int) (records []runstore.Record, err error) {
-	var wanted []want
+// pageOf returns the first records, up to the size of a page, and up to limit unless that is 0.
+func (s *engine) pageOf(ctx context.Context, id runstore.RunID, all []mergedRecord, limit int) (records []runstore.Record, err error) {
+	var wanted []wantedValue
 	p := adapter.NewPage(limit)
 	for _, one := range all {
 		i, size := len(records), len(one.value)
 		records = append(records, one.meta.record(one.key, one.value))
 		if m := &one.meta; m.Pack != nil {
-			wanted = append(wanted, want{id, m.Pack, func(value []byte) { records[i].Value = value }})
+			wanted = append(wanted, wantedValue{id, m.Pack, func(value []byte) { records[i].Value = value }})
 			size += int(m.Pack.Length)
 		}
 		if p.Add(size) && limit > 0 {
 			break
 		}
 	}
-	return records, s.fetch(ctx, wanted)
+	return records, s.fetchValues(ctx, wanted)
 }
 
 // ReadJournal implements adapter.Core: one read, and another if the page has sealed events or large
 // values.
 func (s *engine) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
-	return steady(func() ([]runstore.Event, error) { return s.readJournal(ctx, id, int64(max(from, 1)), limit) })
+	return retryMissing(func() ([]runstore.Event, error) { return s.readJournal(ctx, id, int64(max(from, 1)), limit) })
 }
 
 func (s *engine) readJournal(ctx context.Context, id runstore.RunID, from int64, limit int) ([]runstore.Event, error) {
@@ -172,15 +171,15 @@ func (s *engine) readJournal(ctx context.Context, id runstore.RunID, from int64,
 	if !r.exists() {
 		return nil, runstore.ErrNotFound
 	}
-	p := &page{id: id, Page: adapter.NewPage(limit)}
-	// Segments are immutable, so it does not matter that they are read later.
+	p := &eventPage{id: id, Page: adapter.NewPage(limit)}
+	// Segments are immutable, so it does not matter that they are read after the row.
 	for number := (from - 1) / segmentSize; number < r.head.Sealed && !p.full; {
 		var keys []string
 		for size := 0; number < r.head.Sealed && size < limit-len(p.events)+segmentSize; number++ {
-			keys = append(keys, segmentKey(id, r.head.Life, number))
+			keys = append(keys, segmentKey(id, r.head.Generation, number))
 			size += segmentSize
 		}
-		segments, err := s.segments(ctx, keys)
+		segments, err := s.readSegments(ctx, keys)
 		if err != nil {
 			return nil, err
 		}
@@ -191,38 +190,38 @@ func (s *engine) readJournal(ctx context.Context, id runstore.RunID, from int64,
 			}
 			for _, one := range segment {
 				if one.seq >= from && !p.full {
-					p.add(one.seq, &one.about, one.data)
+					p.add(one.seq, &one.meta, one.data)
 				}
 			}
 		}
 	}
-	err = r.events(func(one sealedEvent, _ []byte) error {
+	err = r.events(func(one journalEvent, _ []byte) error {
 		if one.seq >= from && !p.full {
-			p.add(one.seq, &one.about, one.data)
+			p.add(one.seq, &one.meta, one.data)
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return p.events, s.fetch(ctx, p.wanted)
+	return p.events, s.fetchValues(ctx, p.wanted)
 }
 
-// page collects a page of events.
-type page struct {
+// eventPage collects the events that ReadJournal returns, up to the size of a page.
+type eventPage struct {
 	adapter.Page
 	id     runstore.RunID
 	full   bool
 	events []runstore.Event
-	wanted []want
+	wanted []wantedValue
 }
 
-func (p *page) add(seq int64, a *about, data []byte) {
+func (p *eventPage) add(seq int64, a *eventMeta, data []byte) {
 	i, size := len(p.events), len(data)
 	p.events = append(p.events, a.event(seq, data))
 	if a.Pack != nil {
 		size += int(a.Pack.Length)
-		p.wanted = append(p.wanted, want{p.id, a.Pack, func(value []byte) { p.events[i].Data = value }})
+		p.wanted = append(p.wanted, wantedValue{p.id, a.Pack, func(value []byte) { p.events[i].Data = value }})
 	}
 	p.full = p.Add(size)
 }

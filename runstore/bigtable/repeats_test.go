@@ -61,7 +61,7 @@ func TestUnseenRepeats(t *testing.T) {
 			if got := timeless(t, result); got != want {
 				t.Errorf("got\n%s, want\n%s", got, want)
 			}
-			bigtable.EmptyWaste(t.Context(), twice)
+			bigtable.EmptyGarbage(t.Context(), twice)
 			if got := shape(t, s); got != wantShape {
 				t.Errorf("stored is\n%s, want\n%s", got, wantShape)
 			}
@@ -86,9 +86,9 @@ func TestManyUnseenRepeats(t *testing.T) {
 	commit(t, s, b)
 	for _, each := range []*bigtable.Store{s, other} {
 		seal(t, each, "run")
-		bigtable.EmptyWaste(t.Context(), each)
+		bigtable.EmptyGarbage(t.Context(), each)
 	}
-	if err := bigtable.Sequence(t.Context(), s, "bystander"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "bystander"); err != nil {
 		t.Fatal(err)
 	}
 	readsAs(t, s, 400)

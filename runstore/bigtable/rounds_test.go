@@ -33,11 +33,11 @@ func TestEveryWriteReachesTheFeed(t *testing.T) {
 			t.Parallel()
 			s := openBare(t, newTable(t))
 			lease := c.before(t, s)
-			bigtable.Rounds(t.Context(), s)
+			bigtable.PublishPending(t.Context(), s)
 			if _, err := c.do(t.Context(), s, lease); err != nil {
 				t.Fatal(err)
 			}
-			bigtable.Rounds(t.Context(), s)
+			bigtable.PublishPending(t.Context(), s)
 			run, err := s.GetRun(t.Context(), "run")
 			if errors.Is(err, runstore.ErrNotFound) {
 				return // it was purged

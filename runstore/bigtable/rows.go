@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The filters are ranges, never patterns: they are exact for any bytes, and cost the
-// server no compiling.
+// All filters are ranges, never patterns. Ranges are exact for any bytes, and the server need not
+// compile them.
 
 // column selects one column.
 func column(family, qualifier string) bigtable.Filter {
@@ -52,21 +52,21 @@ func qualifier(family string, item bigtable.ReadItem) string { return item.Colum
 const (
 	columnRev  = "rev"  // revision and nonce: what every write's predicate compares
 	columnHead = "head" // the head
-	columnBeat = "beat" // stamped at each grant and renewal
+	columnBeat = "beat" // its timestamp is Bigtable's time of the last grant or renewal
 
-	// columnFormer is the one cell that a run's row has in familyOther: the grants
-	// before the last one (rules.FormerGrants). The head does not hold them, because
-	// every write replaces the head. A run that was leased once has no such cell.
+	// columnFormer is a column of familyOther: the grants before the last one (rules.FormerGrants). The
+	// head does not hold them, because every write replaces the head. A run that was leased once has no
+	// such cell.
 	columnFormer = "former"
 )
 
-// row is what was read of a run's row at one moment.
+// row is what one read returned of a run's row.
 type row struct {
 	stored []byte // the revision's cell; nil when there is none
 	head   head
 	beat   int64 // the timestamp of the last grant or renewal, microseconds
 	cells  bigtable.Row
-	late   bool // there were cells that the head does not vouch for; cells is without them
+	late   bool // dropLateCells has removed cells
 }
 
 // parseRow decodes the head of a row. Its errors name the run, and match ErrCorrupt or
@@ -90,20 +90,20 @@ func parseRow(r bigtable.Row) (*row, error) {
 	if p.stored != nil && (!decoded || len(p.stored) < revisionSize) {
 		return nil, ofRun(runOf(r.Key()), errNoHead)
 	}
-	if p.head.vouchesBeat(beat.Value) {
+	if p.head.wroteBeat(beat.Value) {
 		p.beat = int64(beat.Timestamp)
 	}
-	p.vouched()
+	p.dropLateCells()
 	return p, nil
 }
 
-// exists reports whether there is such a run.
+// exists reports whether the run exists and was not purged.
 func (r *row) exists() bool { return r.stored != nil && !r.head.Purged }
 
-// readRun reads a run's head and what further filters select.
+// readRun reads a run's head and what the further filters select.
 func (s *engine) readRun(ctx context.Context, id runstore.RunID, more ...bigtable.Filter) (r *row, err error) {
 	filter := latest(append([]bigtable.Filter{wholeFamily(familyHead)}, more...)...)
-	err = s.again(ctx, func(ctx context.Context) error {
+	err = s.retry(ctx, func(ctx context.Context) error {
 		found, err := s.table.ReadRow(ctx, runKey(id), bigtable.RowFilter(filter))
 		if err == nil {
 			r, err = parseRow(found)
@@ -117,8 +117,7 @@ func (s *engine) readRun(ctx context.Context, id runstore.RunID, more ...bigtabl
 // https://cloud.google.com/bigtable/docs/reads#large-rows
 const maxRowSet = 200 << 10
 
-// readList reads rows by their keys, in as few requests as they fit in, and calls f
-// for each that there is.
+// readList reads rows by their keys, with as few requests as possible, and calls f for each row that exists.
 func (s *engine) readList(ctx context.Context, keys []string, filter bigtable.Filter, f func(bigtable.Row) error) error {
 	for len(keys) > 0 {
 		n, size := 0, 0
@@ -127,7 +126,7 @@ func (s *engine) readList(ctx context.Context, keys []string, filter bigtable.Fi
 			n++
 		}
 		var rows []bigtable.Row
-		err := s.again(ctx, func(ctx context.Context) error {
+		err := s.retry(ctx, func(ctx context.Context) error {
 			rows = rows[:0]
 			budgetOf(ctx).spend()
 			return s.table.ReadRows(ctx, bigtable.RowList(keys[:n]), func(r bigtable.Row) bool {
@@ -152,10 +151,10 @@ func (s *engine) readList(ctx context.Context, keys []string, filter bigtable.Fi
 // https://cloud.google.com/bigtable/quotas
 const maxFilter = 15 << 10
 
-// filterSize returns about how many bytes the filter of one record takes of a request.
+// filterSize estimates how many bytes the filter of one record takes of a request.
 func filterSize(k runstore.RecordKey) int { return 2*len(k) + 24 }
 
-// recordFilters selects records: by their keys where these fit into a filter, else all.
+// recordFilters selects records by their keys, or all records if the keys do not fit into a filter.
 func recordFilters(keys []runstore.RecordKey) []bigtable.Filter {
 	if len(keys) == 0 {
 		return nil
@@ -177,14 +176,14 @@ func recordFilters(keys []runstore.RecordKey) []bigtable.Filter {
 type mutation struct {
 	key string
 	m   *bigtable.Mutation
-	n   int // its size
+	n   int // about its size in bytes
 }
 
-// maxMessage bounds what one request writes to rows other than a run's.
+// maxMessage bounds the bytes that one request of writeAll carries.
 const maxMessage = 2 << 20
 
-// writeAll makes changes that may be repeated, in as few requests as they fit in. Those of
-// one request are applied in any order, and each on its own.
+// writeAll applies idempotent changes of rows, with as few requests as possible. The changes of one
+// request are applied in any order, and each separately.
 func (s *engine) writeAll(ctx context.Context, all []mutation) error {
 	for len(all) > 0 {
 		n, size := 0, 0
@@ -196,7 +195,7 @@ func (s *engine) writeAll(ctx context.Context, all []mutation) error {
 		for i, m := range all[:n] {
 			keys[i], muts[i] = m.key, m.m
 		}
-		err := s.again(ctx, func(ctx context.Context) error {
+		err := s.retry(ctx, func(ctx context.Context) error {
 			errs, err := s.table.ApplyBulk(ctx, keys, muts)
 			return errors.Join(append(errs, err)...)
 		})
@@ -247,7 +246,7 @@ func (s *engine) scanRange(ctx context.Context, from, to string, f func(keys []s
 // keys returns the first keys in a range, up to a limit.
 func (s *engine) keys(ctx context.Context, from, to string, limit int) (keys []string, err error) {
 	filter := bigtable.ChainFilters(bigtable.CellsPerRowLimitFilter(1), bigtable.StripValueFilter())
-	err = s.again(ctx, func(ctx context.Context) error {
+	err = s.retry(ctx, func(ctx context.Context) error {
 		keys = keys[:0]
 		return s.table.ReadRows(ctx, bigtable.NewRange(from, to), func(r bigtable.Row) bool {
 			keys = append(keys, strings.Clone(r.Key()))

@@ -406,7 +406,7 @@ func TestRPCsOfACrowdedRow(t *testing.T) {
 	}
 	commit(t, s, b)
 	l := keepLedger(t, table)
-	// A segment of the log, told to the run; the segments of the journal, and the seal.
+	// A page of the log, recorded in the run's row; the segments of the journal, and the seal.
 	const most = 12
 	n := l.during(func() { commit(t, s, appending(lease, "event")) })
 	if strings.Count(n, ",")+1 > most || !strings.HasSuffix(n, rpcs(swaps, swaps)) {

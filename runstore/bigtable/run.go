@@ -10,132 +10,132 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// run is what a handle knows of a run: the head as it was when the handle last read
-// or wrote it, and what came with it. It may be out of date; a write that relies on it
-// finds out, since its predicate is that very head. What is cached beside the head is
-// current as long as the head is: nothing in a run changes without it.
-type run struct {
+// cachedRun is what a handle remembers of a run: the head that it last read or wrote, and what it read
+// together with that head. It may be out of date. A write that relies on it notices that, because its
+// predicate compares the revision. While the revision is current, all of it is: every change of a run
+// replaces the revision.
+type cachedRun struct {
 	id   runstore.RunID
-	lane chan struct{} // holds a value while an operation is under way
-	uses int           // operations that have or want the lane; see runs
+	lock chan struct{} // holds a value while an operation of the handle changes the run
+	refs int           // operations that hold or await the lock; guarded by runCache.mu
 
 	known   bool
 	stored  []byte // the revision's cell; nil when there is none
 	head    head
 	beat    int64
-	former  rules.FormerGrants           // as they were when needs.epoch was last read
-	records map[runstore.RecordKey]*meta // nil: absent
-	all     bool                         // a record that is not among them is not in the row
-	results map[string]result            // by their names; nil: not read
+	former  rules.FormerGrants                 // as last read for needs.epoch
+	records map[runstore.RecordKey]*recordMeta // a nil value means that the record is absent
+	all     bool                               // records has all records of the row
+	results map[string]result                  // by name; nil if they were not read
 	tail    tail
 
-	sealing atomic.Pointer[sealing] // segments that the next write takes out of the row
+	pendingSeal atomic.Pointer[pendingSeal] // segments that the next write records
 
-	prints    prints // of the cold records, as of a list of moves
-	misses    int    // reads of cold records that found none
-	left      int64  // what the records took after the last move
-	relieving atomic.Bool
+	fingerprints fingerprints // of the cold records
+	absentReads  int          // reads of cold records that found none
+	keptBytes    int64        // head.RecordBytes after the last move
+	moving       atomic.Bool
 }
 
-// runs holds what a handle knows of the runs that it writes to.
-type runs struct {
-	mu     sync.Mutex
-	all    map[runstore.RunID]*run
-	prints int // fingerprints of all runs
+// runCache is what a handle remembers of the runs that it writes to.
+type runCache struct {
+	mu           sync.Mutex
+	all          map[runstore.RunID]*cachedRun
+	fingerprints int // fingerprints of all runs
 }
 
-// Bounds of what a handle keeps in mind.
+// Bounds of what a handle remembers.
 const (
 	maxRuns    = 4096
 	maxRecords = 4096      // of one run
-	maxLoaded  = 256 << 10 // of records, in bytes, that are read at once so that no later put has to read
+	maxLoaded  = 256 << 10 // bytes of records in a row up to which load reads all, so that no later put reads
 )
 
-// enter waits for a run's lane: a handle's writes to one run go one after another,
-// because of two at once one would only find that the other was first.
-func (rs *runs) enter(ctx context.Context, id runstore.RunID) (*run, error) {
+// acquire locks a run. Writes of one handle to one run go one after another: of two at the same time, the
+// second would only find that its revision is out of date.
+func (rs *runCache) acquire(ctx context.Context, id runstore.RunID) (*cachedRun, error) {
 	rs.mu.Lock()
 	r := rs.all[id]
 	if r == nil {
 		rs.evict()
-		r = &run{id: id, lane: make(chan struct{}, 1)}
+		r = &cachedRun{id: id, lock: make(chan struct{}, 1)}
 		rs.all[id] = r
 	}
-	r.uses++
+	r.refs++
 	rs.mu.Unlock()
 	select {
-	case r.lane <- struct{}{}:
+	case r.lock <- struct{}{}:
 		return r, nil
 	case <-ctx.Done():
-		rs.done(r)
+		rs.unref(r)
 		return nil, outcome.Unavailable(ctx.Err())
 	}
 }
 
-func (rs *runs) leave(r *run) {
-	<-r.lane
-	rs.done(r)
+func (rs *runCache) release(r *cachedRun) {
+	<-r.lock
+	rs.unref(r)
 }
 
-func (rs *runs) done(r *run) {
+func (rs *runCache) unref(r *cachedRun) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	r.uses--
+	r.refs--
 }
 
-// prepare hands segments that are written to the run's next write.
-func (rs *runs) prepare(id runstore.RunID, p *sealing) {
+// setPendingSeal leaves segments that are written to the run's next write.
+func (rs *runCache) setPendingSeal(id runstore.RunID, p *pendingSeal) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if r := rs.all[id]; r != nil {
-		r.sealing.Store(p)
+		r.pendingSeal.Store(p)
 	}
 }
 
-// prepared reports whether segments wait for the run's next write.
-func (rs *runs) prepared(id runstore.RunID) bool {
+// hasPendingSeal reports whether there are segments for the run's next write to record.
+func (rs *runCache) hasPendingSeal(id runstore.RunID) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := rs.all[id]
-	return r != nil && r.sealing.Load() != nil
+	return r != nil && r.pendingSeal.Load() != nil
 }
 
-// evict makes room for another run. The caller holds rs.mu.
-func (rs *runs) evict() {
+// evict drops runs until there is room for another one. The caller holds rs.mu.
+func (rs *runCache) evict() {
 	for id, r := range rs.all {
-		if len(rs.all) < maxRuns && rs.prints < maxPrints {
+		if len(rs.all) < maxRuns && rs.fingerprints < maxFingerprints {
 			return
 		}
-		if r.uses == 0 {
-			rs.prints -= len(r.prints.all)
+		if r.refs == 0 {
+			rs.fingerprints -= len(r.fingerprints.all)
 			delete(rs.all, id)
 		}
 	}
 }
 
-// forget makes the next operation read the run.
-func (r *run) forget() {
+// forget drops what the handle remembers, so that the next operation reads the run.
+func (r *cachedRun) forget() {
 	r.known, r.stored, r.records, r.all, r.results, r.tail, r.former = false, nil, nil, false, nil, tail{}, nil
 }
 
-// isAbsent reports whether there surely is no record of a key, by what the handle knows.
-func (r *run) isAbsent(key runstore.RecordKey) bool {
+// isAbsent reports whether there certainly is no record of a key, if the handle is up to date.
+func (r *cachedRun) isAbsent(key runstore.RecordKey) bool {
 	return r.all && (r.head.Moved == 0 || !r.mayBeCold(key))
 }
 
-// mayBeCold reports whether there may be a cold record of a key, by what the handle knows.
-func (r *run) mayBeCold(key runstore.RecordKey) bool {
-	known := r.prints.of == r.head.coldID()
-	return key != runstore.SummaryKey && !(known && !r.prints.has(key))
+// mayBeCold reports whether there may be a cold record of a key, if the handle is up to date.
+func (r *cachedRun) mayBeCold(key runstore.RecordKey) bool {
+	known := r.fingerprints.of == r.head.moveListID()
+	return key != runstore.SummaryKey && !(known && !r.fingerprints.has(key))
 }
 
-// judged returns the head as package rules judges a request for the lease, with the
-// former grants.
-func (r *run) judged() rules.Head {
+// judgedHead returns the head with the former grants, in the form in which package rules judges requests for
+// the lease.
+func (r *cachedRun) judgedHead() rules.Head {
 	h := r.head.rules(r.id, r.beat)
 	h.Former = r.former
 	return h
 }
 
-// exists reports whether there is such a run.
-func (r *run) exists() bool { return r.stored != nil && !r.head.Purged }
+// exists reports whether the run exists and was not purged.
+func (r *cachedRun) exists() bool { return r.stored != nil && !r.head.Purged }

@@ -57,10 +57,10 @@ func isWanted(t testing.TB, what string, s *bigtable.Store, q runstore.IndexQuer
 }
 
 // placesOf returns the rows of IndexRunnable.
-func placesOf(t testing.TB, tbl *client.Table) (all []bigtable.PlaceParts) {
+func placesOf(t testing.TB, tbl *client.Table) (all []bigtable.EntryParts) {
 	t.Helper()
 	for _, key := range keys(t, tbl, "i") {
-		if p, ok := bigtable.PartsOf(key[2:]); ok && p.Index == string(runstore.IndexRunnable) {
+		if p, ok := bigtable.ParseIndexEntry(key[2:]); ok && p.Index == string(runstore.IndexRunnable) {
 			all = append(all, p)
 		}
 	}
@@ -85,8 +85,8 @@ func TestARunnableRunHasOneRow(t *testing.T) {
 	s, other, tbl := openBare(t, table), openBare(t, table), raw(t, table)
 	one := func(what string, at time.Time) {
 		t.Helper()
-		bigtable.EmptyWaste(t.Context(), s)
-		bigtable.EmptyWaste(t.Context(), other)
+		bigtable.EmptyGarbage(t.Context(), s)
+		bigtable.EmptyGarbage(t.Context(), other)
 		if rows := placesOf(t, tbl); len(rows) != 1 || rows[0].At != runstore.Micros(at) {
 			t.Errorf("%s: got the rows %+v, want one at %d", what, rows, runstore.Micros(at))
 		}
@@ -106,7 +106,7 @@ func TestARunnableRunHasOneRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	isWanted(t, "released", other, due, "run")
-	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.EmptyGarbage(t.Context(), s)
 	if rows := placesOf(t, tbl); len(rows) != 2 { // the releaser does not know where a scan moved the row
 		t.Errorf("released: got the rows %+v, want two", rows)
 	}
@@ -137,7 +137,7 @@ func TestTheRowOfAGrantIsMissing(t *testing.T) {
 			if op == "take over" {
 				isPast(t, s, lease.ExpiresAt)
 			}
-			bigtable.EmptyWaste(t.Context(), s)
+			bigtable.EmptyGarbage(t.Context(), s)
 			do := func(s *bigtable.Store) error {
 				switch op {
 				case "release":
@@ -161,7 +161,7 @@ func TestTheRowOfAGrantIsMissing(t *testing.T) {
 				t.Fatalf("got %v, want an unknown outcome", err)
 			}
 			fault.Stop()
-			bigtable.EmptyWaste(t.Context(), s)
+			bigtable.EmptyGarbage(t.Context(), s)
 			if rows := placesOf(t, tbl); len(before) != 1 || !slices.Equal(rows, before) {
 				t.Fatalf("got the rows %+v, want those of before, %+v", rows, before)
 			}
@@ -183,7 +183,7 @@ func TestTheRowOfAGrantIsMissing(t *testing.T) {
 			if !named {
 				t.Error("the repeat was acknowledged without the row")
 			}
-			bigtable.EmptyWaste(t.Context(), other)
+			bigtable.EmptyGarbage(t.Context(), other)
 			isWanted(t, "in the end", s, due, "run")
 		})
 	}
@@ -197,13 +197,13 @@ func TestAScanWritesTheMissingRow(t *testing.T) {
 	s, tbl := openBare(t, table), raw(t, table)
 	lease := runnable(t, s, "run", time.Minute)
 	runnable(t, s, "other", 2*runstore.MinTTL)
-	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.EmptyGarbage(t.Context(), s)
 	deleteRows(t, tbl, "i", func(key string) bool {
-		p, ok := bigtable.PartsOf(key[2:])
+		p, ok := bigtable.ParseIndexEntry(key[2:])
 		return ok && p.Index == string(runstore.IndexRunnable) && p.Run == "run"
 	})
 	// What a handle leaves that dies between the two: the row of before.
-	stray := bigtable.PlaceParts{Index: string(runstore.IndexRunnable), At: 1, Written: 1, Run: "run", Rev: 1, Nonce: 7}
+	stray := bigtable.EntryParts{Index: string(runstore.IndexRunnable), At: 1, Written: 1, Run: "run", Rev: 1, Nonce: 7}
 	m := client.NewMutation()
 	m.Set("x", "", 0, nil)
 	if err := tbl.Apply(t.Context(), stray.RowKey(), m); err != nil {
@@ -215,9 +215,9 @@ func TestAScanWritesTheMissingRow(t *testing.T) {
 	if err == nil {
 		t.Errorf("a page without the row of a run behind it: %+v", page)
 	}
-	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.EmptyGarbage(t.Context(), s)
 	isWanted(t, "all", s, all, "other", "run")
-	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.EmptyGarbage(t.Context(), s)
 	var own []int64
 	for _, p := range placesOf(t, tbl) {
 		if p.Run == "run" {
@@ -251,7 +251,7 @@ func TestARunMovesOnDuringAScanBackwards(t *testing.T) {
 				}
 			}, func() {
 				takeOver(t, s, "mover")
-				bigtable.DeleteWaste(t.Context(), s)
+				bigtable.DeleteGarbage(t.Context(), s)
 			})
 			ids := map[runstore.RunID]int{}
 			for i, e := range found {
@@ -312,7 +312,7 @@ func TestRPCsOfLiveLeases(t *testing.T) {
 				runnable(t, s, runstore.RunID(fmt.Sprint("live ", i)), runstore.MaxTTL)
 			}
 		})
-		bigtable.DeleteWaste(t.Context(), s)
+		bigtable.DeleteGarbage(t.Context(), s)
 		l := keepLedger(t, table)
 		scan := func() int {
 			now(t, scanner)
@@ -334,10 +334,10 @@ func TestRPCsOfLiveLeases(t *testing.T) {
 				}
 			}
 		})
-		bigtable.DeleteWaste(t.Context(), s)
+		bigtable.DeleteGarbage(t.Context(), s)
 		isPast(t, s, now(t, s).Add(runstore.MinTTL))
 		first := scan()
-		bigtable.EmptyWaste(t.Context(), scanner)
+		bigtable.EmptyGarbage(t.Context(), scanner)
 		second := scan()
 		t.Logf("%d live runs: %d requests, and %d once the renewed ones were moved", runs, first, second)
 		if second != 2 {
@@ -382,7 +382,7 @@ func TestARunMovesBehindAScanBackwards(t *testing.T) {
 		}
 	})
 	isPast(t, s, now(t, s).Add(runstore.MinTTL))
-	bigtable.DeleteWaste(t.Context(), s)
+	bigtable.DeleteGarbage(t.Context(), s)
 	for n := 1; ; n += 3 { // the first reads are of all shards, and then of each
 		id := runstore.RunID(fmt.Sprint("mover ", n))
 		if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id, Runnable: runstore.At(now(t, s).Add(-time.Hour))}); err != nil {
@@ -392,7 +392,7 @@ func TestARunMovesBehindAScanBackwards(t *testing.T) {
 			b := runstore.NewBatch(id, runstore.Unguarded("test"))
 			b.Runnable = runstore.At(at)
 			commit(t, s, b)
-			bigtable.DeleteWaste(t.Context(), s)
+			bigtable.DeleteGarbage(t.Context(), s)
 		}
 		var found []runstore.IndexEntry
 		moved := whilePaused(t, table, "scan index", n, func() {

@@ -9,51 +9,55 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// A long journal does not make a long row: its events are copied, 64 at a time, into a segment, a row that never changes; then one conditional mutation of the
-// run's row records that and removes their cells. Which events are in which segment
-// follows from their seqs, so two who seal at once write the same.
+// Sealing keeps the run's row short: it copies 64 events at a time into a segment of the journal, an
+// immutable row. Then one conditional mutation of the run's row counts the segments and removes the
+// cells of their events. The seq of an event determines its segment, so handles that seal at the same
+// time write the same rows.
 
 const (
 	segmentSize = 64
-	// sealAt is how many events a row has before some are sealed, crowdedAt before a
-	// write waits for that.
-	sealAt    = 2 * segmentSize
-	crowdedAt = 8 * segmentSize
-	// crowdedBytes is what a row may hold of events.
-	crowdedBytes = 1 << 20
+	// sealAt is how many events a row has before the background seals some, mustSealAt before a
+	// write seals first.
+	sealAt     = 2 * segmentSize
+	mustSealAt = 8 * segmentSize
+	// mustSealBytes is how many bytes of events a row has before a write seals first.
+	mustSealBytes = 1 << 20
 )
 
 // unsealed returns how many events the run's row holds.
 func (h *head) unsealed() int64 { return h.Seq - h.Sealed*segmentSize }
 
-// crowded reports whether the row has to be relieved before it takes another event.
-func (r *run) crowded() bool {
-	return r.exists() && r.head.unsealed() >= segmentSize && (r.head.unsealed() >= crowdedAt || r.head.EventBytes > crowdedBytes)
+// mustSeal reports whether events have to be sealed before the row takes another one.
+func (r *cachedRun) mustSeal() bool {
+	return r.exists() && r.head.unsealed() >= segmentSize && (r.head.unsealed() >= mustSealAt || r.head.EventBytes > mustSealBytes)
 }
 
-// sealedEvent is one event of a segment.
-type sealedEvent struct {
-	seq   int64
-	about about
-	data  []byte
+// journalEvent is an event as the run's row or a segment stores it.
+type journalEvent struct {
+	seq  int64
+	meta eventMeta
+	data []byte
 }
 
-// segments reads segments by their keys.
-func (s *engine) segments(ctx context.Context, keys []string) (map[string][]sealedEvent, error) {
-	found := map[string][]sealedEvent{}
-	err := s.eachSegment(ctx, keys, func(key string, events []sealedEvent, damage error) error {
+// journalSegment is a segment of the journal: segmentSize events in an immutable row.
+type journalSegment []journalEvent
+
+// readSegments reads segments of the journal by their keys.
+func (s *engine) readSegments(ctx context.Context, keys []string) (map[string]journalSegment, error) {
+	found := map[string]journalSegment{}
+	err := s.eachSegment(ctx, keys, func(key string, events journalSegment, damage error) error {
 		found[key] = events
 		return damage
 	})
 	return found, err
 }
 
-// eachSegment calls f for each segment that there is. damage says that it cannot be decoded.
-func (s *engine) eachSegment(ctx context.Context, keys []string, f func(key string, events []sealedEvent, damage error) error) error {
+// eachSegment calls f for each segment that exists. damage is the error if it cannot be decoded.
+func (s *engine) eachSegment(ctx context.Context, keys []string, f func(key string, events journalSegment, damage error) error) error {
 	return s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		number := fromBE64(r.Key()[len(r.Key())-8:])
-		var events []sealedEvent
-		err := frames(cell(r, familyOther, ""), number*segmentSize+1, func(one sealedEvent, _ []byte) error {
+		var events journalSegment
+		err := eachFramed(cell(r, familyOther, ""), number*segmentSize+1, func(one journalEvent, _ []byte) error {
 			events = append(events, one)
 			return nil
 		})
@@ -61,41 +65,41 @@ func (s *engine) eachSegment(ctx context.Context, keys []string, f func(key stri
 	})
 }
 
-// sealing is what it takes to take segments out of a run's row, once they are written.
-type sealing struct {
-	life, stamp int64 // of the row that was copied
-	from, n     int64 // the segments from number from on
-	events      []string
-	old         []string // columns of the feed's family that are not needed any more
-	freed       int64
+// pendingSeal describes segments that are written and not yet recorded in the run's row.
+type pendingSeal struct {
+	generation, stamp int64 // of the row that was copied
+	from, n           int64 // the number of the first segment, and how many there are
+	events            []string
+	old               []string // obsolete columns of the feed's family
+	freed             int64
 }
 
-// copySegments writes as many whole segments as the row has the events of, but leaves the
-// last events where a tailing reader finds them in one read. Nil means that there are
-// none, or that the row has fewer events than least. No lane is needed: who else copies
-// them writes the same.
-func (s *engine) copySegments(ctx context.Context, id runstore.RunID, least int64) (*sealing, error) {
+// copySegments writes the segments whose events are in the row, except the last one if there are several, so
+// that a tailing reader finds the last events in one read. It returns nil if there is no whole segment, or if
+// the row has fewer events than least. The caller need not hold the run's lock, because other handles write
+// the same segments.
+func (s *engine) copySegments(ctx context.Context, id runstore.RunID, least int64) (*pendingSeal, error) {
 	found, err := s.readRun(ctx, id, wholeFamily(familyEvents), wholeFamily(familyFeed))
 	if err != nil || !found.exists() || found.head.unsealed() < least {
 		return nil, err
 	}
-	x, err := found.fed()
+	x, err := found.highWater()
 	if err != nil {
 		return nil, err
 	}
 	h := &found.head
-	p := &sealing{life: h.Life, stamp: h.Stamp, from: h.Sealed, old: x.old}
+	p := &pendingSeal{generation: h.Generation, stamp: h.Stamp, from: h.Sealed, old: x.old}
 	last := (h.Sealed + max(h.unsealed()/segmentSize-1, 1)) * segmentSize
 	var rows []mutation
 	var segment []byte
-	err = found.events(func(one sealedEvent, bytes []byte) error {
+	err = found.events(func(one journalEvent, bytes []byte) error {
 		if one.seq > last {
 			return nil
 		}
-		segment = appendFramed(segment, join(&one.about, one.data))
+		segment = appendFramed(segment, encodeCell(&one.meta, one.data))
 		p.freed += int64(len(appendFramed(nil, bytes)))
 		if one.seq%segmentSize == 0 {
-			rows = append(rows, putAt(segmentKey(id, h.Life, p.from+p.n), "", numbered(h.Stamp), segment))
+			rows = append(rows, putAt(segmentKey(id, h.Generation, p.from+p.n), "", timestampOf(h.Stamp), segment))
 			p.n++
 			segment = nil
 		}
@@ -113,13 +117,13 @@ func (s *engine) copySegments(ctx context.Context, id runstore.RunID, least int6
 	return p, s.writeAll(ctx, rows)
 }
 
-// isNext reports whether the segments are those that follow in a row.
-func (p *sealing) isNext(h *head) bool {
-	return p.life == h.Life && p.stamp == h.Stamp && p.from == h.Sealed
+// isNext reports whether the segments are the next ones of the row with the head.
+func (p *pendingSeal) isNext(h *head) bool {
+	return p.generation == h.Generation && p.stamp == h.Stamp && p.from == h.Sealed
 }
 
-// seal takes segments that are written out of the row, if they are the next.
-func (e *edit) seal(p *sealing) {
+// seal records segments that are written and removes the cells of their events, if they are the next ones.
+func (e *edit) seal(p *pendingSeal) {
 	h := &e.head
 	if p == nil || !p.isNext(h) || h.Purged {
 		return
@@ -134,41 +138,40 @@ func (e *edit) seal(p *sealing) {
 	}
 }
 
-// prepareSeal writes the segments of a run that has become long. The run's next write
-// takes them out of the row, so that sealing costs no conditional mutation of its own.
+// prepareSeal writes the segments of a run that has become long. The run's next write records them, so
+// sealing costs no conditional mutation of its own.
 func (s *engine) prepareSeal(ctx context.Context, id runstore.RunID) error {
-	if s.runs.prepared(id) {
+	if s.runs.hasPendingSeal(id) {
 		return nil
 	}
 	p, err := s.copySegments(ctx, id, sealAt)
 	if err != nil || p == nil {
 		return err
 	}
-	// A purge that came meanwhile may have cleared the run away before these were there.
-	when := s.present()
+	// If the run was purged meanwhile, the orphan scan may have visited it before these rows were there.
+	when := s.observe()
 	now, err := s.readRun(ctx, id)
 	if err != nil {
 		return err
 	}
-	if now.exists() && now.head.Life == p.life {
-		s.runs.prepare(id, p)
+	if now.exists() && now.head.Generation == p.generation {
+		s.runs.setPendingSeal(id, p)
 		return nil
 	}
 	var dead []string
 	for i := range p.n {
-		dead = append(dead, segmentKey(id, p.life, p.from+i))
+		dead = append(dead, segmentKey(id, p.generation, p.from+i))
 	}
-	return s.collect(ctx, when, dead)
+	return s.deleteDead(ctx, when, dead)
 }
 
-// makeRoom relieves a row that is too full for another event: it seals those that it has. The
-// caller has the run's lane.
-func (s *engine) makeRoom(ctx context.Context, r *run, t *outcome.Backoff) error {
+// sealNow seals the events of a row that has no room for another one. The caller holds the run's lock.
+func (s *engine) sealNow(ctx context.Context, r *cachedRun, t *outcome.Backoff) error {
 	p, err := s.copySegments(ctx, r.id, segmentSize)
 	if err != nil {
 		return err
 	}
-	if p == nil || !p.isNext(&r.head) { // somebody else writes to the run
+	if p == nil || !p.isNext(&r.head) { // another handle writes to the run
 		r.forget()
 		if !t.More(ctx) {
 			return outcome.Unavailable(errBusy)
@@ -178,10 +181,10 @@ func (s *engine) makeRoom(ctx context.Context, r *run, t *outcome.Backoff) error
 	e := newEdit(r, runstore.FromMicros(r.head.Time))
 	e.seal(p)
 	swapped, _, err := s.swap(ctx, r, e, t, nil)
-	if err != nil || !swapped { // or a copy of it was: the caller reads the row anew
+	if err != nil || !swapped { // the caller reads the row again: a copy of the change may have been applied
 		r.forget()
 		return err
 	}
-	s.made(r, e)
+	s.noteApplied(r, e)
 	return nil
 }

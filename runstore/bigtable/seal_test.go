@@ -153,7 +153,7 @@ func TestSealWaitsForNoFeed(t *testing.T) {
 	if got := len(segmentRows(t, tbl)); got != 3 {
 		t.Errorf("got %d segments of 64, want 3", got)
 	}
-	if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
 	readsAs(t, other, 300)
@@ -179,7 +179,7 @@ func TestSealIsCut(t *testing.T) {
 				s, other, tbl := openDying(t, table), openBare(t, table), raw(t, table)
 				lease := hold(t, other, "run")
 				fill(t, other, lease, 1, 200)
-				if err := bigtable.Sequence(t.Context(), other, "run"); err != nil {
+				if err := bigtable.Publish(t.Context(), other, "run"); err != nil {
 					t.Fatal(err)
 				}
 				var cut emulators.Fault
@@ -240,7 +240,7 @@ func bulky(t testing.TB, s *bigtable.Store, id runstore.RunID) runstore.Lease {
 }
 
 // A purge takes away all rows of the run but its own, soon. A new run of the id shows
-// nothing of the former life, and nor does the feed.
+// nothing of the former generation, and nor does the feed.
 func TestPurgeLeavesNothing(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
@@ -252,7 +252,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 	kept := 2 // the mark and the place in "runs" of the other run
 	purge(t, s, lease)
 	await(t, "an end of all rows of the purged run", func() bool {
-		bigtable.EmptyWaste(t.Context(), s)
+		bigtable.EmptyGarbage(t.Context(), s)
 		return len(rest(t, tbl)) == kept
 	})
 	await(t, "the feed of the other run", func() bool {
@@ -299,7 +299,7 @@ func TestPurgeWhileSealing(t *testing.T) {
 			sealer, s, tbl := openBare(t, table), open(t, table), raw(t, table)
 			lease := hold(t, sealer, "run")
 			fill(t, sealer, lease, 1, 200)
-			if err := bigtable.Sequence(t.Context(), sealer, "run"); err != nil {
+			if err := bigtable.Publish(t.Context(), sealer, "run"); err != nil {
 				t.Fatal(err)
 			}
 			held := server(t).Hold(1, byRest(table, method))
@@ -312,8 +312,8 @@ func TestPurgeWhileSealing(t *testing.T) {
 			if err := <-sealed; err != nil {
 				t.Fatal(err)
 			}
-			bigtable.EmptyWaste(t.Context(), sealer)
-			bigtable.EmptyWaste(t.Context(), s)
+			bigtable.EmptyGarbage(t.Context(), sealer)
+			bigtable.EmptyGarbage(t.Context(), s)
 			if left := rest(t, tbl); len(left) != 0 {
 				t.Errorf("%d rows remain of a run that was purged: %.80q", len(left), left)
 			}

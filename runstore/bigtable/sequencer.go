@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,143 +15,127 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// sequencer brings the events that this handle commits into the feed, in the
-// background, soon after their commit: a commit spends nothing on it. Its goroutine does nothing else.
-// The passes over the marks find the events of handles that crashed; see sweep.go.
+// sequencer appends the events that this handle commits to the feed's log, in a goroutine of its own, soon
+// after their commit. A commit spends nothing on it. The orphan scan finds the events of handles that
+// crashed (orphanscan.go).
 //
-// A round needs to know all segments of the log, and of each run which events it has. The
-// handle remembers both (end, fed) while it appends. So a round is one request: an append to the page
-// that ends the log (page.go), or the creation of a page. If the page turns out to be full, or another
-// handle has created the next segment, the handle reads the segments that it does not know and composes
-// the round again. A round that knows nothing reads how far the segments are told to the rows of the runs (the
-// hint), all segments after that, and then the runs' rows: the log has the events that a run's row
-// says, and those that these segments name.
+// A round has to know all pages of the log, and which events of each run the log has. The handle remembers
+// both (end, fed) while it appends, so a round is one request: an append to the open page (feedpage.go), or
+// the creation of a page. If the page turns out to be full, or another handle has created the next page,
+// the handle reads the pages that it does not know and composes the round again. A round that knows nothing
+// reads the hint, all pages after it, and the rows of the runs: the log has the events up to the high-water
+// mark in a run's row (highwater.go), and those that these pages name.
 //
-// Every few seconds the handle reviews the page that ends the log, and writes what complete segments name
-// back to the rows (tell.go).
+// Every few seconds the handle reviews the open page and writes the positions in complete pages back to the
+// rows of the runs (writeback.go).
 type sequencer struct {
-	store *engine
-	mu    sync.Mutex
-	dirty map[runstore.RunID]bool     // runs with events that the feed may not have
-	ahead int64                       // the newest epoch of a head that this handle wrote
-	heads map[runstore.RunID]progress // of runs that this handle committed to last
-	kick  chan struct{}
-	done  chan struct{}
+	store   *engine
+	pending pendingRuns // runs with events that the feed may not have
 
-	turn chan struct{} // holds a value while a round is under way
-	// The following belong to the round.
-	end    int64                       // the number of last, or if that is nil the first number without a segment
-	last   *segment                    // the open page that the log ends with, or nil
-	seen   seen                        // the state of last at the last review
-	recent map[int64]*segment          // segments up to end that tellAll may have to write back
-	mine   map[int64]bool              // the numbers that this handle has created since the last review
-	read   localclock.Reading          // when the handle met the end of the log last
-	fed    map[runstore.RunID]progress // of runs whose last events the segments before end name
-	epoch  int64                       // the epoch in which the handle learned the above
+	mu          sync.Mutex
+	newestEpoch int64                       // the newest epoch of a head that this handle wrote
+	heads       map[runstore.RunID]progress // of runs to which this handle committed last
+
+	lock chan struct{} // holds a value while a round is under way; it guards the following
+	end  int64         // the number of open, or if that is nil the first number without a page
+	// open is the open page that the log ends with, or nil.
+	open       *feedPage
+	lastReview pageState                   // the state of open at the last review
+	recent     map[int64]*feedPage         // pages up to end that propagateAll may have to write back
+	created    map[int64]bool              // the numbers that this handle has created since the last review
+	endReadAt  localclock.Reading          // when the handle last read the end of the log
+	fed        map[runstore.RunID]progress // of runs whose last events the pages before end name
+	epoch      int64                       // the epoch in which the handle learned the above
 }
 
-// progress is how far a life of a run has come: its last event, or the last that the log has.
+// progress is how far a generation of a run has come: its last event, or the last that the log has.
 type progress struct {
-	life, seq    int64
-	epoch, stamp int64 // of the run's head
-	paged        int64 // the run's events up to this one must not stand in pages
+	generation, seq int64
+	epoch, stamp    int64 // of the run's head
+	pagedFrom       int64 // see head.PagedFrom
 }
 
 func newSequencer(s *engine) *sequencer {
 	return &sequencer{
-		store: s, dirty: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1),
-		done: make(chan struct{}), turn: make(chan struct{}, 1), recent: map[int64]*segment{}, mine: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{},
+		store: s, pending: newPendingRuns(), lock: make(chan struct{}, 1), recent: map[int64]*feedPage{},
+		created: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{},
 	}
 }
 
-// committed hears of every change that was made.
-func (q *sequencer) committed(id runstore.RunID, e *edit) {
+// noteCommit queues what follows from an applied change: events for the feed, a long row for sealing, a
+// purged run for deletion.
+func (q *sequencer) noteCommit(id runstore.RunID, e *edit) {
 	q.mu.Lock()
 	if len(q.heads) >= maxRuns {
 		clear(q.heads)
 	}
-	q.ahead = max(q.ahead, e.head.Epoch)
-	q.heads[id] = progress{e.head.Life, e.head.Seq, e.head.Epoch, e.head.Stamp, e.head.pagedFrom()}
-	if e.purged || e.moved {
+	q.newestEpoch = max(q.newestEpoch, e.head.Epoch)
+	q.heads[id] = progress{e.head.Generation, e.head.Seq, e.head.Epoch, e.head.Stamp, e.head.pagedFrom()}
+	if e.purged || e.superseded {
 		delete(q.heads, id)
 	}
 	q.mu.Unlock()
 	if e.purged {
-		q.store.later(func(ctx context.Context) error { return q.store.visit(ctx, id) })
+		q.store.inBackground(func(ctx context.Context) error { return q.store.retireMark(ctx, id) })
 		return
 	}
 	if e.head.unsealed() >= sealAt {
-		q.store.upkeep.add(id)
+		q.store.upkeep.toSeal.add(id)
 	}
 	if e.done.FirstSeq == 0 {
 		return
 	}
-	q.add(id)
+	q.pending.add(id)
 }
 
-// add makes the next round bring the events of a run into the feed.
-func (q *sequencer) add(id runstore.RunID) {
-	q.mu.Lock()
-	q.dirty[id] = true
-	q.mu.Unlock()
-	q.wake()
-}
-
-func (q *sequencer) wake() {
-	select {
-	case q.kick <- struct{}{}:
-	default: // one is pending already
-	}
-}
-
-func (q *sequencer) close() { close(q.done) }
-
-// The time between two rounds grows while there is work for each: the events of many
-// commits share one, and a single commit need not wait for others.
+// The time between two rounds doubles while there is work for each, up to maxPace: the events of many
+// commits share one append, and a single commit does not wait for others.
 const (
 	pace    = 5 * time.Millisecond
 	maxPace = 80 * time.Millisecond
 )
 
 const (
-	// tellEvery is how often a handle reviews the log's last page and writes complete segments back to
-	// the rows of the runs. 4 s: as often as the passes, which read the rows of runs behind the hint.
-	tellEvery = 4 * time.Second
-	// maxRecent bounds the segments that are not told.
+	// writeBackEvery is how often a handle reviews the open page and writes complete pages back to
+	// the rows of the runs. 4 s: as often as the orphan scan, which reads the rows of runs behind
+	// the hint.
+	writeBackEvery = 4 * time.Second
+	// maxRecent bounds the pages that are not written back.
 	maxRecent = 64
 )
 
+// work runs until the handle is closed.
 func (q *sequencer) work() {
-	tell := time.NewTimer(rand.N(tellEvery)) // spreads the write-backs of handles that start together
-	defer tell.Stop()
+	writeBack := time.NewTimer(rand.N(writeBackEvery)) // spreads the write-backs of handles that start together
+	defer writeBack.Stop()
 	wait, ended := pace, localclock.Reading{}
 	for {
 		select {
-		case <-q.kick:
-			if q.store.clock.here.Since(ended) < wait {
+		case <-q.pending.wake:
+			if q.store.clock.local.Since(ended) < wait {
 				wait = min(2*wait, maxPace)
 			} else {
 				wait = pace
 			}
-			q.rounds(q.store.stopped)
-			pause(q.done, wait)
-			ended = q.store.clock.here.Read()
-		case <-tell.C:
-			if err := q.tell(q.store.stopped); err != nil && q.store.stopped.Err() == nil {
-				q.store.opts.Logger.Warn("bigtable: runs wait to be told what the feed has", "error", err)
+			q.publishPending(q.store.stopped)
+			pause(q.store.draining, wait)
+			ended = q.store.clock.local.Read()
+		case <-writeBack.C:
+			if err := q.writeBack(q.store.stopped); err != nil && q.store.stopped.Err() == nil {
+				q.store.opts.Logger.Warn("bigtable: positions in the feed wait to be recorded in the rows of runs", "error", err)
 			}
-			tell.Reset(tellEvery)
-		case <-q.done:
+			writeBack.Reset(writeBackEvery)
+		case <-q.store.draining:
 			ctx, cancel := context.WithTimeout(q.store.stopped, q.store.closeGrace)
 			defer cancel()
-			q.rounds(ctx)
+			q.publishPending(ctx)
 			return
 		}
 	}
 }
 
 // pause waits for d, or until done is closed.
-func pause(done chan struct{}, d time.Duration) {
+func pause(done <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -161,94 +144,87 @@ func pause(done chan struct{}, d time.Duration) {
 	}
 }
 
-// rounds works off what is dirty now.
-func (q *sequencer) rounds(ctx context.Context) {
-	q.mu.Lock()
-	dirty := q.dirty
-	q.dirty = map[runstore.RunID]bool{}
-	q.mu.Unlock()
-	err := q.bring(ctx, false, slices.Collect(maps.Keys(dirty))...)
+// publishPending publishes the events of the pending runs. After an error they are pending again.
+func (q *sequencer) publishPending(ctx context.Context) {
+	ids := q.pending.take()
+	err := q.publish(ctx, false, ids...)
 	if err == nil {
 		return
 	}
 	if ctx.Err() == nil {
-		q.store.opts.Logger.Warn("bigtable: events wait for the feed", "runs", len(dirty), "error", err)
+		q.store.opts.Logger.Warn("bigtable: events wait for the feed", "runs", len(ids), "error", err)
+		pause(q.store.draining, outcome.MaxPause)
 	}
-	q.mu.Lock() // and again, later
-	maps.Copy(q.dirty, dirty)
-	q.mu.Unlock()
-	if ctx.Err() == nil {
-		pause(q.done, outcome.MaxPause)
-		q.wake()
-	}
+	q.pending.add(ids...)
 }
 
-// sequence brings all events of runs into the feed, and tells the rows of the runs.
-func (q *sequencer) sequence(ctx context.Context, ids ...runstore.RunID) error {
-	return q.bring(ctx, true, ids...)
+// publishAndRecord appends all events of runs to the log and writes their positions back to the rows of
+// the runs.
+func (q *sequencer) publishAndRecord(ctx context.Context, ids ...runstore.RunID) error {
+	return q.publish(ctx, true, ids...)
 }
 
-// tell tells the rows of runs what the log has.
-func (q *sequencer) tell(ctx context.Context) error {
-	if err := q.enter(ctx); err != nil {
+// writeBack writes the positions in complete pages back to the rows of runs.
+func (q *sequencer) writeBack(ctx context.Context) error {
+	if err := q.acquire(ctx); err != nil {
 		return err
 	}
-	defer func() { <-q.turn }()
-	if err := q.notice(ctx); err != nil {
+	defer func() { <-q.lock }()
+	if err := q.checkEpoch(ctx); err != nil {
 		return err
 	}
-	if q.last == nil && len(q.recent) == 0 {
+	if q.open == nil && len(q.recent) == 0 {
 		return nil
 	}
-	void, err := q.tellAll(ctx)
-	for _, id := range void {
-		q.add(id)
+	void, err := q.propagateAll(ctx)
+	if len(void) > 0 {
+		q.pending.add(void...)
 	}
 	return err
 }
 
-// enter waits for the turn.
-func (q *sequencer) enter(ctx context.Context) error {
+// acquire locks the sequencer for one round.
+func (q *sequencer) acquire(ctx context.Context) error {
 	select {
-	case q.turn <- struct{}{}:
+	case q.lock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return outcome.Unavailable(ctx.Err())
 	}
 }
 
-// bring brings all events of runs into the feed. To tell their rows, it reads the log's end first,
-// so that it tells what others appended, too.
-func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID) error {
+// publish appends all events of runs to the log. If writeBack is set, it reads the log's end first and
+// writes the positions in complete pages, those that other handles appended included, back to the rows.
+func (q *sequencer) publish(ctx context.Context, writeBack bool, ids ...runstore.RunID) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	if err := q.enter(ctx); err != nil {
+	if err := q.acquire(ctx); err != nil {
 		return err
 	}
-	defer func() { <-q.turn }()
-	if err := q.notice(ctx); err != nil {
+	defer func() { <-q.lock }()
+	if err := q.checkEpoch(ctx); err != nil {
 		return err
 	}
-	for known := !tell && q.end > 0; ; known = false {
+	for known := !writeBack && q.end > 0; ; known = false {
 		if !known {
 			if err := q.catchUp(ctx); err != nil {
 				return err
 			}
 		}
-		g, more, paged, err := q.compose(ctx, ids, !tell)
+		g, more, appendable, err := q.compose(ctx, ids, !writeBack)
 		if err != nil {
 			return err
 		}
 		if g != nil {
-			if there, err := q.extend(ctx, g, paged && !tell); err != nil {
+			if there, err := q.extendLog(ctx, g, appendable && !writeBack); err != nil {
 				return err
 			} else if !there {
 				continue
 			}
 		}
-		if tell || len(q.recent) >= maxRecent {
-			void, err := q.tellAll(ctx)
+		if writeBack || len(q.recent) >= maxRecent {
+			void, err := q.propagateAll(ctx)
 			if err != nil {
 				return err
 			}
@@ -262,128 +238,129 @@ func (q *sequencer) bring(ctx context.Context, tell bool, ids ...runstore.RunID)
 	}
 }
 
-// extend adds the events of g to the log: to the page that ends the log, or as the next segment, which
-// becomes a page. Unless paged is set, they get a complete segment of their own. extend reports false if
-// the log did not end as the handle knew, or if it had to close the page first.
-func (q *sequencer) extend(ctx context.Context, g *segment, paged bool) (there bool, err error) {
-	if q.last != nil && paged {
-		now, has, err := q.store.append(ctx, q.last, entry{ranges: g.Ranges})
+// extendLog adds the events of g to the log: to the open page, or as the next page, which is open then.
+// Unless appendable is set, they get a complete page of their own. extendLog reports false if the log did
+// not end as the handle knew, or if it had to close the open page first.
+func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool) (there bool, err error) {
+	if q.open != nil && appendable {
+		now, has, err := q.store.appendToPage(ctx, q.open, pageEntry{ranges: g.Ranges})
 		if err != nil {
 			return false, err
 		}
-		q.meet(now)
+		q.setEnd(now)
 		if has {
-			err = q.store.prune(ctx, now)
+			err = q.store.prunePage(ctx, now)
 		}
 		return has, err
 	}
-	if q.last != nil {
-		// The page may have received events that g names, so the caller composes g again.
-		now, err := q.store.closePage(ctx, q.last, q.last.number+1)
+	if q.open != nil {
+		// Other handles may have appended events that g names, so the caller composes g again.
+		now, err := q.store.closePage(ctx, q.open, q.open.number+1)
 		if err == nil {
-			q.meet(now)
+			q.setEnd(now)
 		}
 		return false, err
 	}
-	made, err := q.store.create(ctx, g, paged)
-	if made {
-		q.meet(g)
-		q.mine[g.number] = true
+	created, err := q.store.createPage(ctx, g, appendable)
+	if created {
+		q.setEnd(g)
+		q.created[g.number] = true
 	}
-	return made, err
+	return created, err
 }
 
-// catchUp reads the segments that the handle does not know yet, and first the hint unless it has
-// met the end of the log lately.
+// catchUp reads the pages that the handle does not know yet. It reads the hint first if the handle has not
+// read the end of the log within writeBackEvery.
 func (q *sequencer) catchUp(ctx context.Context) error {
-	if q.end == 0 || q.store.clock.here.Since(q.read) > tellEvery {
-		told, err := q.store.hint(ctx)
+	if q.end == 0 || q.store.clock.local.Since(q.endReadAt) > writeBackEvery {
+		hint, err := q.store.hint(ctx)
 		if err != nil {
 			return err
 		}
-		if q.end <= told { // others were busy, or this is the first round
+		if q.end <= hint { // other handles appended meanwhile, or this is the first round
 			clear(q.fed)
-			last, err := q.store.log(ctx, max(told, 0))
+			last, err := q.store.readPages(ctx, max(hint, 0))
 			if err != nil {
 				return err
 			}
-			q.end = max(told+1, firstSegment)
-			if g := last[told]; g != nil {
+			q.end = max(hint+1, firstPage)
+			if g := last[hint]; g != nil {
 				q.end = g.next()
 			}
 		}
-		maps.DeleteFunc(q.recent, func(number int64, _ *segment) bool { return number <= told })
+		maps.DeleteFunc(q.recent, func(number int64, _ *feedPage) bool { return number <= hint })
 	}
-	q.last = nil
-	end, err := q.store.follow(ctx, q.end, func(g *segment) bool {
-		q.meet(g)
+	q.open = nil
+	end, err := q.store.follow(ctx, q.end, func(g *feedPage) bool {
+		q.setEnd(g)
 		return true
 	})
 	if err == nil {
-		q.end, q.read = end, q.store.clock.here.Read()
+		q.end, q.endReadAt = end, q.store.clock.local.Read()
 	}
 	return err
 }
 
-// meet records the segment that the log ends with. If g is nil, what the handle knew of the log is wrong,
-// and the next round begins with the hint.
-func (q *sequencer) meet(g *segment) {
-	q.last = nil
+// setEnd records the page that the log ends with. If g is nil, what the handle knew of the log is wrong, and
+// the next round begins with the hint.
+func (q *sequencer) setEnd(g *feedPage) {
+	q.open = nil
 	if g == nil {
 		q.end = 0
 		return
 	}
-	q.learn(g)
-	if q.end, q.read = g.next(), q.store.clock.here.Read(); g.isOpen() {
-		q.end, q.last = g.number, g
+	q.record(g)
+	if q.end, q.endReadAt = g.next(), q.store.clock.local.Read(); g.isOpen() {
+		q.end, q.open = g.number, g
 	}
 }
 
-// learn records a segment of the log: a known one, or the one behind all known ones.
-func (q *sequencer) learn(g *segment) {
+// record records a page of the log: a known one, or the one behind all known pages.
+func (q *sequencer) record(g *feedPage) {
 	q.recent[g.number] = g
 	for _, r := range g.Ranges {
-		if known, there := q.fed[runstore.RunID(r.Run)]; there && known.life == r.Life {
+		if known, there := q.fed[runstore.RunID(r.Run)]; there && known.generation == r.Generation {
 			known.seq = max(known.seq, r.From+r.N-1)
 			q.fed[runstore.RunID(r.Run)] = known
 		}
 	}
 }
 
-// lacks reports whether the log may lack events of a run whose row is not told that it has them.
-func (q *sequencer) lacks(ctx context.Context, id runstore.RunID, h *head) bool {
-	if q.enter(ctx) != nil {
+// mayLack reports whether the log may lack events of a run that are above the high-water mark in the run's
+// row.
+func (q *sequencer) mayLack(ctx context.Context, id runstore.RunID, h *head) bool {
+	if q.acquire(ctx) != nil {
 		return true
 	}
-	defer func() { <-q.turn }()
+	defer func() { <-q.lock }()
 	known := q.fed[id]
-	return known.life != h.Life || known.seq < h.Seq || h.isOld(q.store.epoch()) || len(q.recent) == 0
+	return known.generation != h.Generation || known.seq < h.Seq || h.isOld(q.store.currentEpoch()) || len(q.recent) == 0
 }
 
-// remembered returns what the handle knows of a run's head and of its events in the log, without
-// a request.
-func (q *sequencer) remembered(id runstore.RunID) (last, fed progress, known bool) {
+// known returns what the handle remembers of a run's head and of the run's events in the log.
+func (q *sequencer) known(id runstore.RunID) (last, fed progress, known bool) {
 	q.mu.Lock()
 	last, known = q.heads[id]
 	q.mu.Unlock()
 	fed, there := q.fed[id]
 	h := head{Epoch: last.epoch, Stamp: last.stamp}
-	return last, fed, known && there && fed.life == last.life && last.seq >= fed.seq && !h.isOld(q.store.epoch())
+	return last, fed, known && there && fed.generation == last.generation && last.seq >= fed.seq && !h.isOld(q.store.currentEpoch())
 }
 
-// compose returns a segment of events that the log does not have, or nil. more reports whether there are
-// further events, and paged whether those of g may stand in a page. If own is set, this handle has
-// committed the last events of the runs, and compose does not read the rows of runs that it remembers.
-func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *segment, more, paged bool, err error) {
-	g, paged = &segment{By: rand.Uint64(), number: q.end}, true
-	left := int64(maxSegment)
-	name := func(id runstore.RunID, life, through, last, pagedFrom int64) {
+// compose returns a page with the events of runs that the log does not have, or nil. more reports whether
+// there are further events, and appendable whether those of g may stand in an open page. If own is set, this
+// handle has committed the last events of the runs, and compose does not read the rows of runs that the
+// handle remembers.
+func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *feedPage, more, appendable bool, err error) {
+	g, appendable = &feedPage{By: rand.Uint64(), number: q.end}, true
+	left := int64(maxPageEvents)
+	name := func(id runstore.RunID, generation, through, last, pagedFrom int64) {
 		n := min(last-through, left)
-		paged = paged && (n <= 0 || through >= pagedFrom)
+		appendable = appendable && (n <= 0 || through >= pagedFrom)
 		more = more || n < last-through
 		if n > 0 {
 			left -= n
-			g.Ranges = append(g.Ranges, span{[]byte(id), life, through + 1, n})
+			g.Ranges = append(g.Ranges, eventRange{[]byte(id), generation, through + 1, n})
 		}
 	}
 	if len(q.fed) >= maxRuns {
@@ -391,8 +368,8 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 	}
 	var keys []string
 	for _, id := range ids {
-		if last, fed, known := q.remembered(id); own && known {
-			name(id, last.life, fed.seq, last.seq, last.paged)
+		if last, fed, known := q.known(id); own && known {
+			name(id, last.generation, fed.seq, last.seq, last.pagedFrom)
 		} else {
 			keys = append(keys, runKey(id))
 		}
@@ -400,37 +377,38 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 	err = q.store.readList(ctx, keys, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
-		var x *fed
+		var x *highWater
 		if err == nil {
-			x, err = parsed.fed()
+			x, err = parsed.highWater()
 		}
-		if err != nil && q.store.passOver(id, err) || err == nil && (!parsed.exists() || parsed.head.isOld(q.store.epoch())) {
-			return nil // the marks lead the passes to it again, or it is raised first, which adds it
+		if err != nil && q.store.skipDamaged(id, err) || err == nil && (!parsed.exists() || parsed.head.isOld(q.store.currentEpoch())) {
+			return nil // the orphan scan comes to the run again, or raiseRun adds it
 		}
 		if err != nil {
 			return err
 		}
-		if q.last != nil && numberOf(x.at) > q.end {
-			// The log goes on behind the page: a program of format 4 appended there, or the page was
-			// closed. What follows these events must not stand before them.
-			paged = false
+		if q.open != nil && numberOf(x.at) > q.end {
+			// The log goes on behind the open page: a program of format 4 created the next
+			// one, or the page was closed. What follows these events must not stand before
+			// them.
+			appendable = false
 		}
-		through := max(x.through, q.named(id, parsed.head.Life))
-		q.fed[id] = progress{life: parsed.head.Life, seq: through}
-		name(id, parsed.head.Life, through, parsed.head.Seq, parsed.head.pagedFrom())
+		through := max(x.through, q.named(id, parsed.head.Generation))
+		q.fed[id] = progress{generation: parsed.head.Generation, seq: through}
+		name(id, parsed.head.Generation, through, parsed.head.Seq, parsed.head.pagedFrom())
 		return nil
 	})
 	if err != nil || len(g.Ranges) == 0 {
 		return nil, false, false, err
 	}
-	return g, more, paged, nil
+	return g, more, appendable, nil
 }
 
-// named returns the last event of a run that a recent segment names.
-func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
+// named returns the last event of a run that a recent page names.
+func (q *sequencer) named(id runstore.RunID, generation int64) (through int64) {
 	for _, g := range q.recent {
 		for _, r := range g.Ranges {
-			if r.Life == life && string(r.Run) == string(id) {
+			if r.Generation == generation && string(r.Run) == string(id) {
 				through = max(through, r.From+r.N-1)
 			}
 		}
@@ -438,18 +416,18 @@ func (q *sequencer) named(id runstore.RunID, life int64) (through int64) {
 	return through
 }
 
-// create creates the row of a segment if it is absent: as an open page, or complete. It reports whether
-// this request created the row.
-func (s *engine) create(ctx context.Context, g *segment, open bool) (made bool, err error) {
+// createPage creates the row of a page if it is absent, open or complete. It reports whether this request
+// created the row.
+func (s *engine) createPage(ctx context.Context, g *feedPage, open bool) (created bool, err error) {
 	value, _ := json.Marshal(g) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
-	set.Set(familyOther, "", numbered(g.stamp()), value)
+	set.Set(familyOther, "", timestampOf(g.stamp()), value)
 	if open {
 		set.Set(familyOther, columnPage, 0, []byte(g.header()))
-		g.appends, g.created = &appends{open: true, has: map[uint64]bool{}}, len(g.Ranges)
+		g.openState, g.created = &openState{open: true, has: map[uint64]bool{}}, len(g.Ranges)
 	}
 	m := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set)
-	for t, doubt := s.tries(), false; ; doubt = true {
+	for t, ambiguous := s.newBackoff(), false; ; ambiguous = true {
 		var there bool
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := s.table.Apply(bound, logKey(g.number), m, bigtable.GetCondMutationResult(&there))
@@ -457,8 +435,8 @@ func (s *engine) create(ctx context.Context, g *segment, open bool) (made bool, 
 		if err == nil && !there {
 			return true, nil
 		}
-		if err == nil && doubt {
-			found, err := s.log(ctx, g.number)
+		if err == nil && ambiguous {
+			found, err := s.readPages(ctx, g.number)
 			if err != nil {
 				return false, err
 			}

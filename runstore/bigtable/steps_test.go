@@ -20,7 +20,7 @@ func skip(t testing.TB, s *bigtable.Store) {
 	}
 }
 
-// lose deletes the segments of the feed's log, but for some.
+// lose deletes the pages of the feed's log, but for some.
 func lose(t testing.TB, tbl *client.Table, kept []string) {
 	t.Helper()
 	deleteRows(t, tbl, "l", func(key string) bool { return !slices.Contains(kept, key) })
@@ -67,7 +67,7 @@ func TestLogLosesItsEnd(t *testing.T) {
 				for _, event := range events {
 					commit(t, old, signal(runstore.RunID(event[:4]), event))
 				}
-				if err := bigtable.Sequence(t.Context(), old, "busy", "rare"); err != nil {
+				if err := bigtable.Publish(t.Context(), old, "busy", "rare"); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -93,7 +93,7 @@ func TestLogLosesItsEnd(t *testing.T) {
 			lose(t, tbl, kept)
 			move(t, table, tbl)
 			s := openBare(t, table)
-			bigtable.Sweep(t.Context(), s)
+			bigtable.OrphanScan(t.Context(), s)
 			var news []string
 			next := map[runstore.RunID]runstore.Seq{}
 			for _, e := range read {
@@ -129,7 +129,7 @@ func TestFailoverWithoutSteps(t *testing.T) {
 	fillAndFeed := func(event string) {
 		t.Helper()
 		commit(t, old, signal("run", event))
-		if err := bigtable.Sequence(t.Context(), old, "run"); err != nil {
+		if err := bigtable.Publish(t.Context(), old, "run"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -159,7 +159,7 @@ func TestSealDropsOldSteps(t *testing.T) {
 	lease := hold(t, old, "run")
 	for i := range 25 {
 		fill(t, old, lease, i*8+1, 8)
-		if err := bigtable.Sequence(t.Context(), old, "run"); err != nil {
+		if err := bigtable.Publish(t.Context(), old, "run"); err != nil {
 			t.Fatal(err)
 		}
 		skip(t, old)
@@ -172,7 +172,7 @@ func TestSealDropsOldSteps(t *testing.T) {
 	read := whole(t, old, 0, runstore.MaxPage, nil)
 	kept := keys(t, tbl, "l")
 	fill(t, old, lease, 201, 1)
-	if err := bigtable.Sequence(t.Context(), old, "run"); err != nil {
+	if err := bigtable.Publish(t.Context(), old, "run"); err != nil {
 		t.Fatal(err)
 	}
 	lose(t, tbl, kept)
@@ -194,7 +194,7 @@ func TestNewestAcrossEpochs(t *testing.T) {
 	var want []string
 	check := func(when string) {
 		t.Helper()
-		if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 			t.Fatal(err)
 		}
 		for _, limit := range []int{1, 3, 100} {
@@ -222,7 +222,7 @@ func TestNewestAcrossEpochs(t *testing.T) {
 			id := runstore.RunID(fmt.Sprint("purged ", round, ".", i))
 			lease := hold(t, s, id)
 			commit(t, s, signal(id, "purged"))
-			if err := bigtable.Sequence(t.Context(), s, id); err != nil {
+			if err := bigtable.Publish(t.Context(), s, id); err != nil {
 				t.Fatal(err)
 			}
 			purge(t, s, lease)

@@ -41,52 +41,48 @@ var _ interface {
 
 // engine implements adapter.Core for one handle.
 type engine struct {
-	opts     Options
-	emulated bool
-	cluster  string // of the app profile, if it could be read
-	restored string // what the table was restored from; empty if it was not
-	client   *bigtable.Client
-	shared   bool             // client is the caller's, see New
-	conn     *grpc.ClientConn // to an emulator
-	table    *bigtable.Table
-	clock    clock
-	runs     runs
-	colds    colds
-	feed     *sequencer
-	upkeep   *upkeep
-	passed   passed
-	history  atomic.Pointer[history] // what is known of the epochs; nil: there was none
-	waste    *waste
-	reported struct { // runs whose data cannot be decoded, see passOver
+	opts            Options
+	emulated        bool
+	cluster         string // of the app profile, if it could be read
+	restored        string // the backup from which the table was restored, or empty
+	client          *bigtable.Client
+	shared          bool             // client is the caller's, see New
+	conn            *grpc.ClientConn // to an emulator
+	table           *bigtable.Table
+	clock           clock
+	runs            runCache
+	moveLists       moveListCache
+	feed            *sequencer
+	upkeep          *upkeep
+	purgedStretches purgedStretches
+	epochCache      atomic.Pointer[epochCache] // nil until an epoch is raised
+	garbage         *garbageQueue
+	reported        struct { // runs whose data cannot be decoded, see skipDamaged
 		mu   sync.Mutex
 		runs map[runstore.RunID]bool
 	}
-	scanMost time.Duration // how long a scan may take
-	yieldFor time.Duration // how long an operation waits for another one's turn
-	// attemptTimeout bounds one request.
-	attemptTimeout time.Duration
-	// What its records take of a run's row before some leave it, how many rows a step of a rewriting
-	// copies, and how many tombstones call for one; see move.go.
-	hotBytes, maxTombs int64
-	rewriteRows        int
 
-	lonelyAfter time.Duration // see gc.go
-	closeGrace  time.Duration // bounds what the background finishes when the handle is closed
+	// The following have the values of the constants of the same names, except in tests.
+	maxScanTime, ticketTimeout, attemptTimeout, creationGrace, closeGrace time.Duration
+
+	hotBytes, maxTombstones int64
+	rewriteRows             int
 
 	background sync.WaitGroup
-	life       sync.Mutex // guards ended: no work begins in the background after Close has begun
+	closeMu    sync.Mutex // guards ended: after Close has begun no work begins in the background
 	ended      bool
 	closed     chan struct{}   // closed when Close has begun
-	stopped    context.Context // ends the work in the background
+	draining   chan struct{}   // closed when no operation is in flight any more: the background finishes its work
+	stopped    context.Context // bounds the work in the background
 	stop       context.CancelFunc
 }
 
 // Open opens the store and creates its table as needed.
 func Open(ctx context.Context, opts *Options) (*Store, error) { return newStore(ctx, nil, opts) }
 
-// New opens the store over a data client of the caller's, who closes it after the store. opts says
-// what Open needs: the table and the client's app profile, which opening checks over clients of the
-// Admin API that it makes and closes itself.
+// New opens the store over client, which the caller closes after the store. opts has the same options as for
+// Open: the table, and the client's app profile. New checks both with clients of the Admin API that it opens
+// and closes.
 func New(ctx context.Context, client *bigtable.Client, opts *Options) (*Store, error) {
 	if client == nil {
 		return nil, outcome.Wrap("open bigtable store", "", adapter.Invalid("client", "is missing"))
@@ -109,18 +105,18 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 		return nil, err
 	}
 	s := &engine{
-		opts: opts, clock: clock{here: localclock.New(opts.Clock)}, scanMost: scanMost, yieldFor: yieldFor, attemptTimeout: attemptTimeout,
-		closeGrace: closeGrace, lonelyAfter: lonelyAfter, hotBytes: hotBytes, maxTombs: maxTombs, rewriteRows: rewriteRows, closed: make(chan struct{}),
+		opts: opts, clock: clock{local: localclock.New(opts.Clock)}, maxScanTime: maxScanTime, ticketTimeout: ticketTimeout, attemptTimeout: attemptTimeout,
+		closeGrace: closeGrace, creationGrace: creationGrace, hotBytes: hotBytes, maxTombstones: maxTombstones, rewriteRows: rewriteRows, closed: make(chan struct{}), draining: make(chan struct{}),
 		client: client, shared: client != nil,
 	}
 	if opts.bound > 0 {
-		s.attemptTimeout, s.scanMost = opts.bound, opts.bound
+		s.attemptTimeout, s.maxScanTime = opts.bound, opts.bound
 	}
 	if opts.hot > 0 {
-		s.hotBytes, s.maxTombs, s.rewriteRows = opts.hot, 10, 10
+		s.hotBytes, s.maxTombstones, s.rewriteRows = opts.hot, 10, 10
 	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
-	s.runs.all = map[runstore.RunID]*run{}
+	s.runs.all = map[runstore.RunID]*cachedRun{}
 	if err := s.connect(ctx); err != nil {
 		s.stop()
 		if s.conn != nil {
@@ -130,10 +126,10 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 	}
 	s.table = s.client.Open(opts.Table)
 	s.feed, s.upkeep = newSequencer(s), newUpkeep(s)
-	s.waste = newWaste(s)
+	s.garbage = newGarbageQueue(s)
 	handle := &Store{engine: s, Store: adapter.New(s, adapter.Options{
 		Waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)),
-		Before:  s.readClock, Classify: ofRun,
+		Before:  s.ensureClock, Classify: ofRun,
 	})}
 	handle.EpochManager = adapter.NewEpochManager(handle.Store, s)
 	handle.RunNotifier = adapter.NewRunNotifier(handle.Store, nil)
@@ -142,9 +138,9 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 		return nil, unclassified(ctx, err)
 	}
 	s.background.Go(s.feed.work)
-	s.background.Go(s.upkeep.seal)
-	s.background.Go(s.upkeep.pass)
-	s.background.Go(s.waste.work)
+	s.background.Go(s.upkeep.sealLoop)
+	s.background.Go(s.upkeep.scanLoop)
+	s.background.Go(s.garbage.work)
 	return handle, nil
 }
 
@@ -164,8 +160,8 @@ func (s *engine) connect(ctx context.Context) error {
 		address = os.Getenv("BIGTABLE_EMULATOR_HOST")
 	}
 	if s.emulated = address != ""; s.emulated {
-		// A connection of our own: the client's would lead to BIGTABLE_EMULATOR_HOST, whatever
-		// the options say.
+		// The client would connect to BIGTABLE_EMULATOR_HOST, even if the options name another
+		// emulator.
 		conn, err := s.dial(address)
 		if err != nil {
 			return err
@@ -193,7 +189,7 @@ func (s *engine) connect(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = admin.Close() }() // nothing was left undone
-	if err := s.again(ctx, func(ctx context.Context) error { return s.prepare(ctx, admin) }); err != nil {
+	if err := s.retry(ctx, func(ctx context.Context) error { return s.prepare(ctx, admin) }); err != nil {
 		return err
 	}
 	tables, err := tableadmin.NewBigtableTableAdminClient(ctx, adminOpts...)
@@ -201,7 +197,7 @@ func (s *engine) connect(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = tables.Close() }() // as above
-	if err := s.again(ctx, func(ctx context.Context) (err error) { s.restored, err = s.restoredFrom(ctx, tables); return err }); err != nil {
+	if err := s.retry(ctx, func(ctx context.Context) (err error) { s.restored, err = s.restoredFrom(ctx, tables); return err }); err != nil {
 		return err
 	}
 	if !s.emulated {
@@ -232,58 +228,56 @@ func (s *engine) dial(address string) (*grpc.ClientConn, error) {
 	}, s.opts.DialOptions...)...)
 }
 
-// The clock is read a few times at opening, until a reading was quick: the times that
-// are told rest on the best.
+// Opening reads the clock up to openingReadings times, until a reading takes less than fastReading: the times
+// that the handle returns are as accurate as its best reading.
 const (
-	readings = 5
-	quickly  = 2 * time.Millisecond
+	openingReadings = 5
+	fastReading     = 2 * time.Millisecond
 )
 
-// begin makes sure of the epoch and reads the clock.
+// begin makes sure that the epoch is right and reads the clock.
 func (s *engine) begin(ctx context.Context) error {
-	if err := s.incarnate(ctx); err != nil {
+	if err := s.ensureEpoch(ctx); err != nil {
 		return err
 	}
-	for range readings {
-		began := s.clock.here.Read()
-		if _, err := s.ask(ctx, clockKey()); err != nil {
+	for range openingReadings {
+		began := s.clock.local.Read()
+		if _, err := s.readServerClock(ctx, clockKey()); err != nil {
 			return err
 		}
-		if s.clock.here.Since(began) < quickly {
+		if s.clock.local.Since(began) < fastReading {
 			break
 		}
 	}
 	return nil
 }
 
-// Close implements adapter.Core. Operations in flight end first: those that Bigtable leaves without
-// a reply end at their retry timeout.
+// Close implements adapter.Core. Operations in flight end first: those to which Bigtable does not reply
+// end at their retry timeout.
 func (s *engine) Close(idle <-chan struct{}) error {
-	s.life.Lock()
+	s.closeMu.Lock()
 	s.ended = true
-	s.life.Unlock()
+	s.closeMu.Unlock()
 	close(s.closed)
 	<-idle
-	s.feed.close()
-	s.upkeep.close()
-	s.waste.close()
+	close(s.draining)
 	defer time.AfterFunc(2*s.closeGrace, s.stop).Stop()
 	s.background.Wait()
 	s.stop()
 	if !s.shared {
-		_ = s.client.Close() // there is nothing that it could lose
+		_ = s.client.Close() // no request is under way
 	}
 	if s.conn != nil {
-		_ = s.conn.Close() // if the client did not
+		_ = s.conn.Close() // unless the client has closed it
 	}
 	return nil
 }
 
-// readClock runs before each operation. It reads Bigtable's clock first if the last reading is old,
-// and beside the operation if that reading is about to become old.
-func (s *engine) readClock(ctx context.Context) error {
-	if s.clock.old() {
-		_, err := s.ask(ctx, clockKey())
+// ensureClock runs before each operation. It reads Bigtable's clock if the last reading is stale, and in the
+// background if that reading is about to become stale.
+func (s *engine) ensureClock(ctx context.Context) error {
+	if s.clock.isStale() {
+		_, err := s.readServerClock(ctx, clockKey())
 		return err
 	}
 	if _, age := s.clock.estimate(); age > refreshAfter {
@@ -292,14 +286,30 @@ func (s *engine) readClock(ctx context.Context) error {
 	return nil
 }
 
-// refreshClock reads the clock again, beside the operations.
+// refreshClock reads the clock in the background.
 func (s *engine) refreshClock() {
 	if !s.clock.refreshing.CompareAndSwap(false, true) {
 		return
 	}
-	s.later(func(ctx context.Context) error {
+	s.inBackground(func(ctx context.Context) error {
 		defer s.clock.refreshing.Store(false)
-		_, err := s.ask(ctx, clockKey())
+		_, err := s.readServerClock(ctx, clockKey())
 		return err
+	})
+}
+
+// inBackground calls f in a goroutine, unless Close has begun. It logs f's error.
+func (s *engine) inBackground(f func(ctx context.Context) error) {
+	s.closeMu.Lock()
+	defer s.closeMu.Unlock()
+	if s.ended {
+		return
+	}
+	s.background.Go(func() {
+		ctx, cancel := context.WithTimeout(s.stopped, s.opts.RetryTimeout)
+		defer cancel()
+		if err := f(ctx); err != nil && s.stopped.Err() == nil {
+			s.opts.Logger.Warn("bigtable: work in the background failed", "error", err)
+		}
 	})
 }

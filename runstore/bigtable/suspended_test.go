@@ -100,11 +100,11 @@ var interruptions = []interrupted{
 			if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 				t.Fatal(err)
 			}
-			if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+			if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 				t.Fatal(err)
 			}
 		},
-		works: sweepIdle,
+		works: scanIdle,
 		keeps: func(t testing.TB, s *bigtable.Store, tbl *client.Table) {
 			if len(keys(t, tbl, "m")) == 0 {
 				t.Error("no mark leads to the run")
@@ -122,7 +122,7 @@ var interruptions = []interrupted{
 			s := openBare(t, table)
 			purge(t, s, takeOver(t, s, "run"))
 		},
-		works: func(t testing.TB, s *bigtable.Store) { bigtable.Sweep(t.Context(), s) },
+		works: func(t testing.TB, s *bigtable.Store) { bigtable.OrphanScan(t.Context(), s) },
 		keeps: wholeJournal,
 	},
 	{
@@ -136,7 +136,7 @@ var interruptions = []interrupted{
 			s := openBare(t, table)
 			purge(t, s, takeOver(t, s, "run"))
 		},
-		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.Collect(t.Context(), s) },
+		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.CollectGarbage(t.Context(), s) },
 		keeps: wholeJournal,
 	},
 	{
@@ -149,7 +149,7 @@ var interruptions = []interrupted{
 		loses: func(t testing.TB, table bigtableemulator.TableName) {
 			deleteRows(t, raw(t, table), "r", func(string) bool { return true })
 		},
-		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.Collect(t.Context(), s) },
+		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.CollectGarbage(t.Context(), s) },
 		keeps: func(t testing.TB, s *bigtable.Store, tbl *client.Table) {
 			if len(keys(t, tbl, "m")) == 0 {
 				t.Error("no mark leads to the run")
@@ -167,7 +167,7 @@ var interruptions = []interrupted{
 			for hash := range 16 {
 				_ = bigtable.Compact(t.Context(), s, string([]byte{byte(hash << 4), 0}))
 			}
-			bigtable.EmptyWaste(t.Context(), s)
+			bigtable.EmptyGarbage(t.Context(), s)
 		},
 	},
 	{
@@ -186,9 +186,9 @@ var interruptions = []interrupted{
 		prepares: func(t testing.TB, s *bigtable.Store) {
 			bigtable.SetEnd(s, 2)
 			commit(t, s, signal("late", "event"))
-			bigtable.Rounds(t.Context(), s)
+			bigtable.PublishPending(t.Context(), s)
 		},
-		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.Tell(t.Context(), s) },
+		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.WriteBack(t.Context(), s) },
 	},
 	{
 		name: "a page that is closed",
@@ -201,11 +201,11 @@ var interruptions = []interrupted{
 		},
 		prepares: func(t testing.TB, s *bigtable.Store) {
 			inPages(t, []*bigtable.Store{s}, 1)
-			if err := bigtable.Tell(t.Context(), s); err != nil {
+			if err := bigtable.WriteBack(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
 		},
-		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.Tell(t.Context(), s) },
+		works: func(t testing.TB, s *bigtable.Store) { _ = bigtable.WriteBack(t.Context(), s) },
 	},
 	{
 		name: "an append that prunes",
@@ -227,7 +227,7 @@ func blockOfLog(t testing.TB, table bigtableemulator.TableName) {
 	hold(t, s, "run")
 	for range 70 {
 		commit(t, s, signal("run", "event"))
-		if err := bigtable.Sequence(t.Context(), s, "run"); err != nil {
+		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -302,7 +302,7 @@ func TestSuspendedOverAFailover(t *testing.T) {
 				if c.keeps != nil {
 					c.keeps(t, heir, tbl)
 				}
-				bigtable.Sweep(t.Context(), heir)
+				bigtable.OrphanScan(t.Context(), heir)
 				own := 0 // of what the process itself commits after it woke
 				if strings.HasPrefix(c.name, "an append") {
 					run, err := heir.GetRun(t.Context(), "run 0")
@@ -310,7 +310,7 @@ func TestSuspendedOverAFailover(t *testing.T) {
 						t.Fatal(err)
 					}
 					own = int(run.LastSeq) - want
-					bigtable.Sweep(t.Context(), heir)
+					bigtable.OrphanScan(t.Context(), heir)
 				}
 				if n := len(whole(t, openBare(t, table), 0, runstore.MaxPage, nil)); n != want+own {
 					t.Errorf("suspended behind reply %d: the feed has %d events, want %d", after, n, want+own)
@@ -331,11 +331,11 @@ func TestFeedAfterAFailoverThatWasSlept(t *testing.T) {
 	table := newTable(t)
 	tbl := raw(t, table)
 	old := bareHandles(t, table, 1)
-	inPagesOfTheirOwn := func(turns int) {
+	inPagesOfTheirOwn := func(rounds int) {
 		t.Helper()
-		inPages(t, old, turns)
+		inPages(t, old, rounds)
 		for range 2 { // the second call finds that nothing was appended, and closes the page
-			if err := bigtable.Tell(t.Context(), old[0]); err != nil {
+			if err := bigtable.WriteBack(t.Context(), old[0]); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -350,7 +350,7 @@ func TestFeedAfterAFailoverThatWasSlept(t *testing.T) {
 	for range 4 {
 		commit(t, old[0], signal("run 0", "next"))
 	}
-	bigtable.Rounds(t.Context(), old[0])
+	bigtable.PublishPending(t.Context(), old[0])
 	if n := len(whole(t, openBare(t, table), 0, 10, nil)); n != 7 {
 		t.Errorf("the feed has %d events, want 7", n)
 	}

@@ -19,17 +19,17 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// The families. Those of a run's row are apart so that each read takes only the cells
-// that it needs. In all of them only the latest version of a cell counts, and every
-// read says so: correctness does not depend on when the older ones are collected.
+// The column families. A run's row uses several, so that each read selects only the cells that it needs.
+// In all of them only the latest version of a cell counts, and every read selects only that version, so
+// correctness does not depend on when Bigtable collects the older ones.
 const (
 	familyHead    = "h" // the head, and when its lease was last granted or renewed
 	familyEvents  = "e" // the recent events, by seq
 	familyRecords = "r" // the records, by key
 	familyBatches = "b" // the results of the last batches that carried an id
-	familyFeed    = "f" // which events the feed has, and where
-	familyClock   = "c" // written by read-modify-write only
-	familyOther   = "x" // of all other rows, and a run's former grants: what is read for a grant
+	familyFeed    = "f" // how many of the run's events the feed has, see highwater.go
+	familyClock   = "c" // the clock cell, written by read-modify-write only
+	familyOther   = "x" // the cells of all other rows; in a run's row the former grants and the list of moves
 )
 
 var families = map[string]bigtable.GCPolicy{
@@ -39,7 +39,7 @@ var families = map[string]bigtable.GCPolicy{
 
 var keepOne = bigtable.MaxVersionsPolicy(1)
 
-// prepare creates the table and its families, or makes sure that they are there.
+// prepare creates the table and its families if they are missing.
 func (s *engine) prepare(ctx context.Context, admin *bigtable.AdminClient) error {
 	for {
 		info, err := admin.TableInfo(ctx, s.opts.Table)
@@ -84,9 +84,9 @@ func (s *engine) prepare(ctx context.Context, admin *bigtable.AdminClient) error
 	}
 }
 
-// restoredFrom names the backup that the table was restored from, by its name and the time
-// at which it was begun; empty if the table was not restored. What a backup holds was
-// written before the backup was begun, so no restored table names its own.
+// restoredFrom returns the name and the start time of the backup from which the table was restored, or
+// "" if it was not restored. A backup has only what was written before its start, so the table that is
+// restored from it records another backup, or none.
 func (s *engine) restoredFrom(ctx context.Context, admin *tableadmin.BigtableTableAdminClient) (string, error) {
 	table, err := admin.GetTable(ctx, &adminpb.GetTableRequest{
 		Name: fmt.Sprintf("projects/%s/instances/%s/tables/%s", s.opts.Project, s.opts.Instance, s.opts.Table), View: adminpb.Table_FULL,
@@ -98,8 +98,8 @@ func (s *engine) restoredFrom(ctx context.Context, admin *tableadmin.BigtableTab
 	return backup.GetBackup() + "@" + backup.GetStartTime().AsTime().Format(time.RFC3339Nano), nil
 }
 
-// checkCollection refuses a family whose cells may be collected for their age: the timestamps of
-// most are stamps of epochs (stamp.go), not times, and all would go.
+// checkCollection refuses a family whose cells may be collected by age. The timestamps of most cells
+// name epochs and are no times (failover.go), so all would be deleted.
 func checkCollection(info *bigtable.TableInfo) error {
 	for _, f := range info.FamilyInfos {
 		if _, ours := families[f.Name]; ours && strings.Contains(f.GCPolicy, "age") {
@@ -117,8 +117,8 @@ func familiesFor(names []string, suffix, separator string, prefix ...string) str
 	return strings.Join(all, separator)
 }
 
-// checkProfile makes sure that the app profile takes conditional mutations. An
-// account that may not read app profiles hears of it at the first write.
+// checkProfile returns errProfile if the app profile does not allow conditional mutations. If the account may
+// not read app profiles, it logs a warning, and the first write fails.
 func (s *engine) checkProfile(ctx context.Context, admin *bigtable.InstanceAdminClient) error {
 	name := s.opts.AppProfile
 	if name == "" {

@@ -57,15 +57,15 @@ func TestMissingTable(t *testing.T) {
 	arguments := "-project " + table.Project + " -instance " + table.Instance
 
 	_, err := tryOpen(t, table, noCreate)
-	told := commands(t, err, arguments)
-	if want := "createtable " + table.Table + " families="; len(told) != 1 || !strings.HasPrefix(told[0], want) {
-		t.Fatalf("told %q, want %s…", told, want)
+	recorded := commands(t, err, arguments)
+	if want := "createtable " + table.Table + " families="; len(recorded) != 1 || !strings.HasPrefix(recorded[0], want) {
+		t.Fatalf("told %q, want %s…", recorded, want)
 	}
 	if there, err := a.Tables(t.Context()); err != nil || strings.Contains(strings.Join(there, " "), table.Table+" ") {
 		t.Fatalf("there are the tables %v, %v", there, err)
 	}
 	families := map[string]client.GCPolicy{}
-	for _, f := range strings.Split(strings.TrimPrefix(told[0], "createtable "+table.Table+" families="), ",") {
+	for _, f := range strings.Split(strings.TrimPrefix(recorded[0], "createtable "+table.Table+" families="), ",") {
 		name, ok := strings.CutSuffix(f, ":maxversions=1")
 		if !ok {
 			t.Fatalf("told the family %q, want one with maxversions=1", f)

@@ -172,13 +172,13 @@ func TestOlderProgramIsRefused(t *testing.T) {
 	}
 	table, tbl = format2(t)
 	s = openBare(t, table)
-	bigtable.SetHot(s, 3<<10)
+	bigtable.SetMoveAbove(s, 3<<10)
 	for i := range 60 {
 		b := signal("held", "records")
 		b.Put(runstore.RecordKey(fmt.Sprint("cold/", i)), []byte("value"))
 		commit(t, s, b)
 	}
-	if err := bigtable.Relieve(t.Context(), s, "held", false); err != nil {
+	if err := bigtable.MoveRecords(t.Context(), s, "held", false); err != nil {
 		t.Fatal(err)
 	}
 	if got := format(tbl, "held"); got != "4" {

@@ -5,156 +5,131 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/bigtable"
 
-	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// upkeep is the background work of a handle other than the feed: it writes the segments of long runs, and
-// passes over the marks (sweep.go). Each of the two has a goroutine of its own, so neither delays the other.
+// upkeep is the background work of a handle other than the feed and the deletions: it seals long runs
+// (seal.go), and scans for orphans (orphanscan.go). Each of the two has a goroutine, so neither delays the
+// other.
 //
-// The marks are spread over 16 shards, and a handle passes over the shards that it has claimed. So the work
-// does not grow with the number of handles. All claims are in one cell, which handles replace by
-// compare-and-swap: for each shard the handle that claims it, and a beat that this handle changes at each
-// pass. A claim is free when its beat has not changed for claimTTL, measured on the clock of the handle that
-// reads it. Claims are no leases: they save work, and no guarantee depends on them, because two handles may
-// pass over one shard at the same time.
+// The marks are spread over 16 shards, and a handle scans the shards that it has claimed. So the work does
+// not grow with the number of handles. All claims are in one cell, which handles replace by compare-and-swap:
+// for each shard the handle that claims it, and a beat that this handle changes at each scan. A claim is free
+// when its beat has not changed for claimTTL, measured on the clock of the handle that reads it. Claims are
+// no leases: they save work, and no guarantee depends on them, because two handles may scan one shard at the
+// same time.
 type upkeep struct {
-	store *engine
-	me    uint64
-	mu    sync.Mutex
-	long  map[runstore.RunID]bool // runs with events to seal
-	kick  chan struct{}
-	done  chan struct{}
+	store  *engine
+	id     uint64      // of the handle, in its claims
+	toSeal pendingRuns // runs with many events in their rows
 
-	// The goroutine of the passes owns the following.
-	passes int
-	met    [shards]met
+	// The goroutine of the scans owns the following.
+	scans    int
+	observed [shards]observedClaim
 }
 
-// claim names the handle that passes over a shard of the marks. The zero claim is no claim.
+// claim names the handle that scans a shard of the marks. The zero claim is no claim.
 type claim struct{ by, beat uint64 }
 
-// met is the claim that this handle last read, and when it first read that claim.
-type met struct {
+// observedClaim is the claim that this handle last read, and when it first read that claim.
+type observedClaim struct {
 	claim
 	since localclock.Reading
 }
 
 const (
-	// claimTTL is 10 s, two and a half average passes: the longest pause between two passes is one and
+	// claimTTL is 10 s, two and a half average scans: the longest pause between two scans is one and
 	// a half.
-	claimTTL = 5 * sweepEvery / 2
-	// claimedAtOnce is how many shards a handle claims in one pass: half of them, so that handles that
+	claimTTL = 5 * orphanScanEvery / 2
+	// claimedAtOnce is how many shards a handle claims in one scan: half of them, so that handles that
 	// start at the same time share the shards.
 	claimedAtOnce = shards / 2
-	// compactEvery is after how many passes the handle that claimed the first shard compacts some of
-	// the feed's log: every 32 s on average.
+	// compactEvery is after how many scans the handle that claimed the first shard compacts some of the
+	// feed's log: every 32 s on average.
 	compactEvery = 8
 )
 
 func newUpkeep(s *engine) *upkeep {
-	return &upkeep{store: s, me: rand.Uint64() | 1, long: map[runstore.RunID]bool{}, kick: make(chan struct{}, 1), done: make(chan struct{})}
+	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns()}
 }
 
-func (u *upkeep) close() { close(u.done) }
-
-// add requests that the events of a run be sealed.
-func (u *upkeep) add(id runstore.RunID) {
-	u.mu.Lock()
-	u.long[id] = true
-	u.mu.Unlock()
-	u.wake()
-}
-
-func (u *upkeep) wake() {
-	select {
-	case u.kick <- struct{}{}:
-	default: // one is pending already
-	}
-}
-
-// seal runs until the handle is closed, and seals runs that have become long.
-func (u *upkeep) seal() {
+// sealLoop seals runs that have become long, until the handle is closed.
+func (u *upkeep) sealLoop() {
 	for {
 		select {
-		case <-u.kick:
-			u.seals(u.store.stopped)
-		case <-u.done:
+		case <-u.toSeal.wake:
+			u.sealPending(u.store.stopped)
+		case <-u.store.draining:
 			return
 		}
 	}
 }
 
-// seals seals the runs that are long now, and queues those that it could not seal again.
-func (u *upkeep) seals(ctx context.Context) {
-	u.mu.Lock()
-	long := u.long
-	u.long = map[runstore.RunID]bool{}
-	u.mu.Unlock()
-	for id := range long {
+// sealPending seals the pending runs, and queues those again that it could not seal.
+func (u *upkeep) sealPending(ctx context.Context) {
+	for _, id := range u.toSeal.take() {
 		err := u.store.prepareSeal(ctx, id)
-		if err == nil || u.store.passOver(id, err) {
+		if err == nil || u.store.skipDamaged(id, err) {
 			continue
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		u.store.opts.Logger.Warn("bigtable: a long run waits to be sealed", "run", string(id), "error", err)
-		u.add(id)
-		pause(u.done, outcome.MaxPause)
+		u.toSeal.add(id)
+		pause(u.store.draining, outcome.MaxPause)
 	}
 }
 
-// pass runs until the handle is closed, and passes over the marks. A handle without a claim looks for free
-// shards half as often.
-func (u *upkeep) pass() {
-	timer := time.NewTimer(rand.N(sweepEvery))
+// scanLoop scans the claimed shards for orphans, until the handle is closed. A handle without a claim looks
+// for free shards half as often.
+func (u *upkeep) scanLoop() {
+	timer := time.NewTimer(rand.N(orphanScanEvery))
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-u.done:
+		case <-u.store.draining:
 			ctx, cancel := context.WithTimeout(u.store.stopped, u.store.closeGrace)
 			defer cancel()
-			_, _ = u.claims(ctx, false) // if it fails, the claims are free after claimTTL
+			_, _ = u.updateClaims(ctx, false) // if it fails, the claims are free after claimTTL
 			return
 		}
-		every := sweepEvery
-		if u.passClaimed(u.store.stopped) == 0 {
+		every := orphanScanEvery
+		if u.scanClaimed(u.store.stopped) == 0 {
 			every *= 2
 		}
 		timer.Reset(every/2 + rand.N(every))
 	}
 }
 
-// passClaimed passes over the shards that the handle has claimed and returns their number.
-func (u *upkeep) passClaimed(ctx context.Context) int {
-	mine, err := u.claims(ctx, true)
+// scanClaimed scans the shards that the handle has claimed and returns their number.
+func (u *upkeep) scanClaimed(ctx context.Context) int {
+	mine, err := u.updateClaims(ctx, true)
 	if err != nil && ctx.Err() == nil {
 		u.store.opts.Logger.Warn("bigtable: the marks cannot be claimed", "error", err)
 	}
 	if len(mine) == 0 {
 		return 0
 	}
-	err = u.store.sweep(ctx, mine)
-	if u.passes++; err == nil && mine[0] == 0 && u.passes%compactEvery == 0 {
-		err = u.store.compactSome(ctx, hashed(be64(rand.Int64())))
+	err = u.store.orphanScan(ctx, mine)
+	if u.scans++; err == nil && mine[0] == 0 && u.scans%compactEvery == 0 {
+		err = u.store.compactNext(ctx, hashed(be64(rand.Int64())))
 	}
 	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
-		u.store.opts.Logger.Warn("bigtable: a pass over the marks failed", "error", err)
+		u.store.opts.Logger.Warn("bigtable: the orphan scan failed", "error", err)
 	}
 	return len(mine)
 }
 
-// claims renews the handle's claims and claims free shards if more is set, and releases all of its claims
-// otherwise. It returns the handle's shards, in order.
-func (u *upkeep) claims(ctx context.Context, more bool) (mine []int, err error) {
+// updateClaims renews the handle's claims and claims free shards if more is set, and releases all of its
+// claims otherwise. It returns the handle's shards, in order.
+func (u *upkeep) updateClaims(ctx context.Context, more bool) (mine []int, err error) {
 	var stored []byte
 	err = u.store.readList(ctx, []string{kindClaims}, latest(column(familyOther, "")), func(r bigtable.Row) error {
 		stored = cell(r, familyOther, "")
@@ -163,7 +138,7 @@ func (u *upkeep) claims(ctx context.Context, more bool) (mine []int, err error) 
 	if err != nil {
 		return nil, err
 	}
-	now, claimed := u.store.clock.here.Read(), 0
+	now, claimed := u.store.clock.local.Read(), 0
 	next := make([]byte, 0, shards*16)
 	var had []int
 	for shard := range shards {
@@ -171,20 +146,20 @@ func (u *upkeep) claims(ctx context.Context, more bool) (mine []int, err error) 
 		if len(stored) == shards*16 {
 			c = claim{binary.BigEndian.Uint64(stored[16*shard:]), binary.BigEndian.Uint64(stored[16*shard+8:])}
 		}
-		if m := &u.met[shard]; m.claim != c {
-			*m = met{c, now}
+		if m := &u.observed[shard]; m.claim != c {
+			*m = observedClaim{c, now}
 		}
-		free := c.by == 0 || c.by != u.me && u.store.clock.here.Since(u.met[shard].since) > claimTTL
+		free := c.by == 0 || c.by != u.id && u.store.clock.local.Since(u.observed[shard].since) > claimTTL
 		switch {
-		case c.by == u.me && !more:
+		case c.by == u.id && !more:
 			c = claim{}
-		case c.by == u.me, free && more && claimed < claimedAtOnce:
-			if c.by == u.me {
+		case c.by == u.id, free && more && claimed < claimedAtOnce:
+			if c.by == u.id {
 				had = append(had, shard)
 			} else {
 				claimed++
 			}
-			c = claim{u.me, c.beat + 1}
+			c = claim{u.id, c.beat + 1}
 			mine = append(mine, shard)
 		}
 		next = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(next, c.by), c.beat)
@@ -203,7 +178,7 @@ func (u *upkeep) claims(ctx context.Context, more bool) (mine []int, err error) 
 	bound, cancel := context.WithTimeout(ctx, u.store.attemptTimeout)
 	defer cancel()
 	err = u.store.table.Apply(bound, kindClaims, m, bigtable.GetCondMutationResult(&matched))
-	if err != nil || matched != wants { // another handle wrote first: the next pass renews the claims
+	if err != nil || matched != wants { // another handle wrote first: the next scan renews the claims
 		return had, err
 	}
 	return mine, nil

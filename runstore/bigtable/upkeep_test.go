@@ -23,9 +23,9 @@ func requestsOf(t testing.TB, table bigtableemulator.TableName, do func()) (all 
 	return all
 }
 
-// The passes over the marks make the same requests however many handles are open: each shard is
-// passed over by the handle that has claimed it, and a handle without a claim makes one request.
-func TestPassesOfManyHandles(t *testing.T) {
+// The orphan scans make the same requests however many handles are open: each shard is
+// scanned by the handle that has claimed it, and a handle without a claim makes one request.
+func TestOrphanScansOfManyHandles(t *testing.T) {
 	t.Parallel()
 	requests := map[int]int{}
 	for _, n := range []int{1, 8} {
@@ -38,16 +38,16 @@ func TestPassesOfManyHandles(t *testing.T) {
 			hold(t, handles[0], runstore.RunID(fmt.Sprint("run ", i)))
 		}
 		for range 2 { // each claims half of the shards
-			bigtable.Pass(t.Context(), handles[0])
+			bigtable.ScanClaimed(t.Context(), handles[0])
 		}
 		claimed := 0
 		requests[n] = requestsOf(t, table, func() {
 			for _, s := range handles {
-				claimed += bigtable.Pass(t.Context(), s)
+				claimed += bigtable.ScanClaimed(t.Context(), s)
 			}
 		})
 		if claimed != 16 {
-			t.Errorf("%d handles have passed over %d shards, want 16", n, claimed)
+			t.Errorf("%d handles have scanned %d shards, want 16", n, claimed)
 		}
 	}
 	if want := requests[1] + 7; requests[8] != want {
@@ -64,7 +64,7 @@ func TestClaimsOfTheDead(t *testing.T) {
 	bigtable.StopWorkers(closed)
 	has := func(s *bigtable.Store, want int) {
 		t.Helper()
-		if n := bigtable.Pass(t.Context(), s); n != want {
+		if n := bigtable.ScanClaimed(t.Context(), s); n != want {
 			t.Errorf("the handle has %d shards, want %d", n, want)
 		}
 	}
@@ -78,9 +78,9 @@ func TestClaimsOfTheDead(t *testing.T) {
 	has(dead, 0)
 }
 
-// A pass over the marks that the server does not answer delays neither the feed nor what seals the
+// An orphan scan that the server does not answer delays neither the feed nor what seals the
 // long runs.
-func TestPassesDelayNothing(t *testing.T) {
+func TestOrphanScansDelayNothing(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s := open(t, table)

@@ -54,7 +54,7 @@ func newBusy(t *testing.T, table bigtableemulator.TableName) *busy {
 		}
 	})
 	// A holder on a slow machine lets the other one write too, however long that takes.
-	bigtable.SetYield(b.s, hang)
+	bigtable.SetTicketTimeout(b.s, hang)
 	b.lease = hold(t, b.s, "run")
 	b.write()
 	for len(b.looks) > 0 {
@@ -74,7 +74,7 @@ func (b *busy) write() {
 }
 
 // first lets the holder write, and returns when it has, or when it found that it must
-// read: then it waits for somebody's turn.
+// read: then it waits for the operation whose ticket is served.
 func (b *busy) first() {
 	if b.refused.Load() != nil {
 		return
@@ -133,9 +133,9 @@ func TestAppendBesideAHolderThatIsAlwaysFaster(t *testing.T) {
 	}
 }
 
-// One who has the turn and is paused keeps nobody from writing for ever, and what it sent
+// An operation whose ticket is served and that is paused stops no other writer for ever, and what it sent
 // before the pause is refused when it comes.
-func TestATurnThatIsNotTaken(t *testing.T) {
+func TestTicketThatIsNotUsed(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	holder := newBusy(t, table)
@@ -148,8 +148,8 @@ func TestATurnThatIsNotTaken(t *testing.T) {
 			holder.first()
 			return
 		}
-		if sent == 3 { // it has the turn, and is paused until the holder did not wait any longer
-			bigtable.SetYield(holder.s, time.Millisecond)
+		if sent == 3 { // its ticket is served, and it is paused until the holder does not wait any longer
+			bigtable.SetTicketTimeout(holder.s, time.Millisecond)
 			holder.write()
 		}
 	})
@@ -161,8 +161,8 @@ func TestATurnThatIsNotTaken(t *testing.T) {
 	unbroken(t, openBare(t, table), "run", 5)
 }
 
-// Whose patience ends while it waits for another's turn has written nothing, and is told so.
-func TestPatienceEndsBeforeATurn(t *testing.T) {
+// An operation whose retry timeout ends while it waits for another ticket has written nothing, and says so.
+func TestRetryTimeoutEndsBeforeATicketIsServed(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	holder := newBusy(t, table)
@@ -185,9 +185,9 @@ func TestPatienceEndsBeforeATurn(t *testing.T) {
 	unbroken(t, successor, "run", 3)
 }
 
-// A request for a turn that comes late, or whose reply is lost, costs others a read and
+// A ticket that arrives late, or whose reply is lost, costs other operations a read and
 // some patience, and nothing else.
-func TestARequestForATurnComesLate(t *testing.T) {
+func TestLateTicket(t *testing.T) {
 	t.Parallel()
 	for _, harm := range []string{"request held", "request refused", "reply lost"} {
 		t.Run(harm, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestARequestForATurnComesLate(t *testing.T) {
 			lease := takeOver(t, successor, "run")
 			commit(t, successor, appending(lease, "before it comes"))
 			if fault.Count() != 1 {
-				t.Errorf("%d requests for a turn, want 1", fault.Count())
+				t.Errorf("%d requests for a ticket, want 1", fault.Count())
 			}
 			fault.Stop()
 			commit(t, successor, appending(lease, "when it came"))
@@ -228,7 +228,7 @@ func TestARequestForATurnComesLate(t *testing.T) {
 }
 
 // Many who all want the lease get it one after another, each once.
-func TestTurnsOfMany(t *testing.T) {
+func TestTicketsOfMany(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	holder := newBusy(t, table)

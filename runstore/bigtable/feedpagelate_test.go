@@ -29,7 +29,7 @@ func TestPageIsFrozenTwice(t *testing.T) {
 			inPages(t, handles, 2)
 			inPages(t, handles[:1], 1)
 			for _, s := range handles {
-				if err := bigtable.Tell(t.Context(), s); err != nil {
+				if err := bigtable.WriteBack(t.Context(), s); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -37,9 +37,9 @@ func TestPageIsFrozenTwice(t *testing.T) {
 				return c.Table == table.String() && c.Method == swaps && len(c.Row) > 0 && c.Row[0] == 'l'
 			})
 			done := make(chan error, 1)
-			go func() { done <- bigtable.Tell(t.Context(), handles[0]) }()
+			go func() { done <- bigtable.WriteBack(t.Context(), handles[0]) }()
 			met(t, held, 1)
-			if err := bigtable.Tell(t.Context(), handles[1]); err != nil {
+			if err := bigtable.WriteBack(t.Context(), handles[1]); err != nil {
 				t.Fatal(err)
 			}
 			meanwhile(t, handles[1])
@@ -60,7 +60,7 @@ func TestPageIsFrozenTwice(t *testing.T) {
 			if after := isFirst(); after != before {
 				t.Errorf("the first segment was %s and is %s", before, after)
 			}
-			if err := bigtable.Sequence(t.Context(), handles[1], "run 0", "run 1"); err != nil {
+			if err := bigtable.Publish(t.Context(), handles[1], "run 0", "run 1"); err != nil {
 				t.Fatal(err)
 			}
 			if n := len(whole(t, openBare(t, table), 0, 3, nil)); n != 10 {
@@ -80,22 +80,22 @@ func TestAppendToARemovedPage(t *testing.T) {
 	gone := hold(t, s, "gone")
 	hold(t, late, "late")
 	commit(t, s, signal("gone", "event"))
-	if err := bigtable.Sequence(t.Context(), s, "gone"); err != nil { // segment 1, which a removed block keeps
+	if err := bigtable.Publish(t.Context(), s, "gone"); err != nil { // segment 1, which a removed block keeps
 		t.Fatal(err)
 	}
 	commit(t, s, signal("gone", "event"))
-	bigtable.Rounds(t.Context(), s) // segment 2, a page
+	bigtable.PublishPending(t.Context(), s) // segment 2, a page
 	commit(t, late, signal("late", "event"))
 	held := server(t).Hold(1, onPage(table))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		bigtable.Rounds(t.Context(), late)
+		bigtable.PublishPending(t.Context(), late)
 	}()
 	met(t, held, 1)
 	for range 130 {
 		commit(t, s, signal("gone", "event"))
-		if err := bigtable.Sequence(t.Context(), s, "gone"); err != nil {
+		if err := bigtable.Publish(t.Context(), s, "gone"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,7 +119,7 @@ func TestAppendToARemovedPage(t *testing.T) {
 		t.Errorf("the feed has %v, want the event of the run that lives", all)
 	}
 	collect(t, s)
-	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.EmptyGarbage(t.Context(), s)
 	if junk() != 0 {
 		t.Error("gc left the row of the late append")
 	}
@@ -170,29 +170,29 @@ func TestPageIsRecordedLate(t *testing.T) {
 	table := newTable(t)
 	tbl := raw(t, table)
 	handles := bareHandles(t, table, 2)
-	tell := func(s *bigtable.Store, times int) {
+	writeBack := func(s *bigtable.Store, times int) {
 		t.Helper()
 		for range times {
-			if err := bigtable.Tell(t.Context(), s); err != nil {
+			if err := bigtable.WriteBack(t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	inPages(t, handles, 2)
-	tell(handles[0], 2) // the second call finds that nothing was appended, and closes the page
+	writeBack(handles[0], 2) // the second call finds that nothing was appended, and closes the page
 	inPages(t, handles, 1)
-	tell(handles[0], 1)
+	writeBack(handles[0], 1)
 	early := snapshot(t, tbl)
 	inPages(t, handles[1:], 2)
-	tell(handles[1], 2)
+	writeBack(handles[1], 2)
 	early.put(t, tbl, func(k cellKey) bool { return k.row[0] == 'r' && strings.HasPrefix(k.column, "f:") })
 	_, life := runOf(t, tbl, "run 0")
-	if err := bigtable.FedThrough(t.Context(), handles[0], "run 0", life, 3, 2); err != nil {
+	if err := bigtable.RecordHighWater(t.Context(), handles[0], "run 0", life, 3, 2); err != nil {
 		t.Fatal(err)
 	}
 	s := openBare(t, table)
 	inPages(t, []*bigtable.Store{s, openBare(t, table)}, 1)
-	if err := bigtable.Sequence(t.Context(), s, "run 0", "run 1"); err != nil {
+	if err := bigtable.Publish(t.Context(), s, "run 0", "run 1"); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(whole(t, s, 0, 10, nil)); n != 10 {

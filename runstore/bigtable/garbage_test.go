@@ -34,14 +34,14 @@ func scanAll(t testing.TB, s *bigtable.Store) (entries int) {
 			}
 		}
 	})
-	bigtable.EmptyWaste(t.Context(), s)
+	bigtable.EmptyGarbage(t.Context(), s)
 	return entries
 }
 
-// sweepIdle passes over the marks as if all runs without a lease had been idle for long.
-func sweepIdle(t testing.TB, s *bigtable.Store) {
+// scanIdle scans for orphans as if all runs without a lease had been idle for long.
+func scanIdle(t testing.TB, s *bigtable.Store) {
 	t.Helper()
-	bigtable.Ahead(s, func() { bigtable.Sweep(t.Context(), s) })
+	bigtable.Ahead(s, func() { bigtable.OrphanScan(t.Context(), s) })
 }
 
 // counts checks how many entries, packs and marks there are.
@@ -65,7 +65,7 @@ func TestOrphans(t *testing.T) {
 	if n := scanAll(t, s); n != 1 {
 		t.Errorf("%s the scans found %d entries, want the run's in runs", waiting, n)
 	}
-	bigtable.Sweep(t.Context(), s)
+	bigtable.OrphanScan(t.Context(), s)
 	counts(t, tbl, waiting, 3, 2, 1)
 
 	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil { // the run moves on
@@ -75,9 +75,9 @@ func TestOrphans(t *testing.T) {
 		t.Errorf("the scans found %d entries, want the run's in runs", n)
 	}
 	counts(t, tbl, "after a scan", 1, 2, 1)
-	bigtable.Sweep(t.Context(), s)
+	bigtable.OrphanScan(t.Context(), s)
 	counts(t, tbl, "before the run is idle", 1, 2, 1)
-	sweepIdle(t, s)
+	scanIdle(t, s)
 	counts(t, tbl, "when the run is idle", 1, 0, 0)
 }
 
@@ -100,8 +100,8 @@ func TestOrphansOfAnIdleRun(t *testing.T) {
 		done <- err
 	}()
 	met(t, held, 1)
-	sweepIdle(t, s)
-	sweepIdle(t, s)
+	scanIdle(t, s)
+	scanIdle(t, s)
 	if n := len(keys(t, tbl, "d")); n != 0 {
 		t.Errorf("%d packs remain that no mark leads to", n)
 	}
@@ -112,7 +112,7 @@ func TestOrphansOfAnIdleRun(t *testing.T) {
 	if n := scanAll(t, s); n != 3 {
 		t.Errorf("the scans found %d entries, want 3", n)
 	}
-	bigtable.EmptyWaste(t.Context(), late)
+	bigtable.EmptyGarbage(t.Context(), late)
 	counts(t, tbl, "after all", 3, 2, 1)
 	if found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"large"}}); err != nil || len(found) != 1 || len(found[0].Value) != 100<<10 {
 		t.Errorf("the record: got %d, %v", len(found), err)
@@ -121,7 +121,7 @@ func TestOrphansOfAnIdleRun(t *testing.T) {
 
 // Values that a record had before are collected; those that it has, and those of
 // events, are not, by whatever pass.
-func TestPassesKeepWhatIsNamed(t *testing.T) {
+func TestOrphanScansKeepWhatIsNamed(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)
@@ -143,10 +143,10 @@ func TestPassesKeepWhatIsNamed(t *testing.T) {
 		}
 		return all
 	}
-	bigtable.EmptyWaste(t.Context(), s) // what its first commit after the others' wrote in vain
+	bigtable.EmptyGarbage(t.Context(), s) // what its first commit after the others' wrote in vain
 	before, packs := journal(), len(keys(t, tbl, "d"))
-	sweepIdle(t, s)
-	sweepIdle(t, s)
+	scanIdle(t, s)
+	scanIdle(t, s)
 	if after := journal(); len(after) != 203 || !slices.Equal(before, after) {
 		t.Errorf("the journal has %d events, and had %d, or others", len(after), len(before))
 	}
@@ -176,17 +176,17 @@ func TestMarks(t *testing.T) {
 		}
 	}
 	marks("after the creation", 1)
-	bigtable.Sweep(t.Context(), s)
+	bigtable.OrphanScan(t.Context(), s)
 	marks("after a pass", 1)
 	commit(t, s, appending(lease, "first"))
-	sweepIdle(t, s)
+	scanIdle(t, s)
 	marks("under a live lease", 1)
 	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
 		t.Fatal(err)
 	}
 	commit(t, openBare(t, table), signal("run", "second")) // and its process dies
 	for range 2 {
-		sweepIdle(t, s) // the first brings it into the feed
+		scanIdle(t, s) // the first brings it into the feed
 	}
 	marks("when it is idle", 0)
 	if found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(found) != 2 {
@@ -195,9 +195,9 @@ func TestMarks(t *testing.T) {
 	commit(t, openBare(t, table), signal("run", "third")) // a handle that knows of no mark
 	marks("after another write", 1)
 	commit(t, s, signal("run", "fourth"))
-	bigtable.EmptyWaste(t.Context(), s) // the mark that it set before it knew of the other
+	bigtable.EmptyGarbage(t.Context(), s) // the mark that it set before it knew of the other
 	marks("after one more", 1)
-	bigtable.Sweep(t.Context(), s)
+	bigtable.OrphanScan(t.Context(), s)
 	if found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10}); err != nil || len(found) != 4 {
 		t.Errorf("the feed has %d events, %v, want all", len(found), err)
 	}

@@ -1,0 +1,225 @@
+package bigtable
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/localclock"
+)
+
+// garbageQueue deletes rows that no run names any more, in the background, many in one request. A crash or
+// Close loses what is queued. Scans of queues find the index entries again, and the orphan scan finds the
+// other rows by the run's mark.
+type garbageQueue struct {
+	store *engine
+	wake  wakeSignal
+
+	mu      sync.Mutex
+	ready   []garbageRows // no reader needs them
+	waiting []garbageRows // index entries and pages of the feed's log, which readers may still need; the oldest first
+}
+
+// garbageRows are rows that a head, as observed, does not name any more, or that no head can name.
+type garbageRows struct {
+	observation
+	since localclock.Reading // when they began to wait for readerGrace
+	keys  []string
+	moves []entryMove // entries of runnable runs
+}
+
+// observation is the time and the epoch at which a run's head was found. A process that is suspended before
+// it deletes what that head does not name may wake after a failover, or a restore, to a head that names it.
+type observation struct {
+	at    localclock.Reading // zero for rows that no head can name
+	epoch int64
+}
+
+// observationTTL is how long garbage is deleted without another look at the epoch. 2 s: several times
+// garbageDelay.
+const observationTTL = 2 * time.Second
+
+// observe returns the present time and epoch.
+func (s *engine) observe() observation {
+	x := observation{at: s.clock.local.Read()}
+	if now := s.currentEpoch(); now != nil {
+		x.epoch = now.Epoch
+	}
+	return x
+}
+
+// isStale reports whether the process may have been suspended since an observation. The monotonic clock of
+// some machines stands still while they are suspended, so isStale reads the wall clock, too.
+func (s *engine) isStale(x observation) bool {
+	now := s.clock.local.Read()
+	return !x.at.IsZero() && (now.Sub(x.at) > observationTTL || now.Wall().Sub(x.at.Wall()) > observationTTL)
+}
+
+// ofCurrentEpoch returns the garbage that was observed in the store's epoch, and leaves garbage of earlier
+// epochs to the orphan scan. It reads the epoch if an observation is stale, and again if the process may have
+// been suspended during that read.
+func (s *engine) ofCurrentEpoch(ctx context.Context, all []garbageRows) ([]garbageRows, error) {
+	for range maxEpochReads {
+		if !slices.ContainsFunc(all, func(g garbageRows) bool { return s.isStale(g.observation) }) {
+			return all, nil
+		}
+		began := s.clock.local.Read()
+		now, err := s.readEpochs(ctx)
+		all = slices.DeleteFunc(all, func(g garbageRows) bool {
+			return !g.at.IsZero() && (err != nil && s.isStale(g.observation) || err == nil && g.epoch < now.current())
+		})
+		if err != nil {
+			return all, err
+		}
+		for i := range all {
+			if !all[i].at.IsZero() {
+				all[i].at = began
+			}
+		}
+	}
+	all = slices.DeleteFunc(all, func(g garbageRows) bool { return !g.at.IsZero() })
+	return all, outcome.Unavailable(errSlowEpochReads)
+}
+
+// maxEpochReads bounds the reads of the epoch before a deletion. If the server takes longer than
+// observationTTL for each read, ofCurrentEpoch would not return otherwise.
+const maxEpochReads = 3
+
+var errSlowEpochReads = errors.New("bigtable: each read of the epoch took too long to delete rows after it")
+
+// maxGarbage bounds each of the queue's lists. What is left out is found as after a crash.
+const maxGarbage = 100_000
+
+// garbageDelay is how long a deletion waits for others that share its request.
+const garbageDelay = 200 * time.Millisecond
+
+// A scan under way may still need an index entry that has become stale: if it has seen a record's new entry
+// out of its range, it relies on the old one. A reader of the feed may still look for the pages of a block
+// that was compacted. So such rows stay for readerGrace, twice the longest scan.
+const (
+	maxScanTime = 10 * time.Second
+	readerGrace = 2 * maxScanTime
+)
+
+func newGarbageQueue(s *engine) *garbageQueue {
+	return &garbageQueue{store: s, wake: newWakeSignal()}
+}
+
+// deleteLater queues the rows that nothing names after a change: index entries and pages of the feed's log
+// wait for readerGrace first.
+func (w *garbageQueue) deleteLater(when observation, keys []string) {
+	var entries, others []string
+	for _, k := range keys {
+		if k[:1] == kindIndex || k[:1] == kindLog {
+			entries = append(entries, k)
+		} else {
+			others = append(others, k)
+		}
+	}
+	w.deleteSoon(garbageRows{observation: when, keys: others})
+	if len(entries) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.waiting) < maxGarbage {
+		w.waiting = append(w.waiting, garbageRows{observation: when, keys: entries, since: w.store.clock.local.Read()})
+	}
+}
+
+// deleteOrphans queues rows that no head can name, in any epoch.
+func (w *garbageQueue) deleteOrphans(keys ...string) { w.deleteSoon(garbageRows{keys: keys}) }
+
+// deleteSoon queues garbage that no reader needs.
+func (w *garbageQueue) deleteSoon(g garbageRows) {
+	if len(g.keys) == 0 && len(g.moves) == 0 {
+		return
+	}
+	w.mu.Lock()
+	if len(w.ready) < maxGarbage {
+		w.ready = append(w.ready, g)
+	}
+	w.mu.Unlock()
+	w.wake.send()
+}
+
+// expireGrace makes the rows ready that have waited for readerGrace.
+func (w *garbageQueue) expireGrace() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for n < len(w.waiting) && w.store.clock.local.Since(w.waiting[n].since) > readerGrace {
+		w.ready = append(w.ready, w.waiting[n])
+		n++
+	}
+	w.waiting = slices.Clone(w.waiting[n:])
+}
+
+// work runs until the handle is closed.
+func (w *garbageQueue) work() {
+	expiry := time.NewTicker(readerGrace / 8)
+	defer expiry.Stop()
+	for {
+		select {
+		case <-expiry.C:
+			w.expireGrace()
+		case <-w.wake:
+		case <-w.store.draining:
+			ctx, cancel := context.WithTimeout(w.store.stopped, w.store.closeGrace)
+			defer cancel()
+			w.deleteReady(ctx)
+			return
+		}
+		pause(w.store.draining, garbageDelay)
+		w.deleteReady(w.store.stopped)
+	}
+}
+
+// deleteReady deletes the rows that are ready. What it cannot delete is found as after a crash.
+func (w *garbageQueue) deleteReady(ctx context.Context) {
+	w.mu.Lock()
+	found := w.ready
+	w.ready = nil
+	w.mu.Unlock()
+	found, err := w.store.ofCurrentEpoch(ctx, found)
+	if err != nil && ctx.Err() == nil {
+		w.store.opts.Logger.Warn("bigtable: the epoch could not be read before a deletion, which is left to the orphan scan", "error", err)
+	}
+	var keys []string
+	var moves []entryMove
+	for _, g := range found {
+		keys, moves = append(keys, g.keys...), append(moves, g.moves...)
+	}
+	keys = append(keys, w.moveEntries(ctx, moves)...)
+	all := make([]mutation, len(keys))
+	for i, k := range keys {
+		all[i] = remove(k)
+	}
+	if err := w.store.writeAll(ctx, all); err != nil && ctx.Err() == nil {
+		w.store.opts.Logger.Warn("bigtable: rows that nothing names could not be deleted", "rows", len(keys), "error", err)
+	}
+}
+
+// moveEntries writes entries at their new times and returns the keys of those that they replace.
+func (w *garbageQueue) moveEntries(ctx context.Context, moves []entryMove) (replaced []string) {
+	all := make([]mutation, len(moves))
+	for i, m := range moves {
+		all[i] = put(m.to.rowKey(), "", nil)
+		if m.old != "" {
+			replaced = append(replaced, m.old)
+		}
+	}
+	if err := w.store.writeAll(ctx, all); err != nil {
+		if ctx.Err() == nil {
+			w.store.opts.Logger.Warn("bigtable: entries of runnable runs could not be moved", "entries", len(moves), "error", err)
+		}
+		return nil
+	}
+	return replaced
+}
+
+// closeGrace bounds the background work that Close waits for.
+const closeGrace = 3 * time.Second

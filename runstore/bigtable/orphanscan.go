@@ -1,0 +1,290 @@
+package bigtable
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The orphan scan finds what a crash has left, by way of marks. A mark is a write-ahead intent: a row whose
+// key names a run, written before the run's creation, or before the first write that finds the run without a
+// mark. The scan of a run that has a mark finds events that the feed does not have, journal segments and
+// packs of a purged run, and packs of writes that were never applied.
+//
+// The scan deletes the mark of a run that has been idle for idleAfter and has nothing left to do. It records
+// that in the run's head first, so that the next write sets a mark again. It leaves a mark without a run to
+// gc.go: the creation is under way, or was never applied.
+
+const (
+	// orphanScanEvery is how often the handle that claimed a shard of the marks scans it, on
+	// average. 4 s: the events of a handle that died reach the feed within seconds.
+	orphanScanEvery = 4 * time.Second
+	// idleAfter is how long a run is idle before its mark is deleted. 10 min: a mark costs each scan
+	// a read of the run's head, and setting a new one costs the run's next write a request.
+	idleAfter = 10 * time.Minute
+)
+
+// orphanScan scans the marks of the given shards, which are sorted.
+func (s *engine) orphanScan(ctx context.Context, mine []int) error {
+	for len(mine) > 0 {
+		n := 1
+		for n < len(mine) && mine[n] == mine[n-1]+1 {
+			n++
+		}
+		from, to := kindMark+string([]byte{byte(mine[0])}), kindMark+string([]byte{byte(mine[n-1] + 1)})
+		err := s.scanRange(ctx, from, to, func(keys []string) error {
+			select {
+			case <-s.closed:
+				return errStopped
+			default:
+			}
+			if err := s.scanMarks(ctx, keys); err != nil && ctx.Err() == nil {
+				s.opts.Logger.Warn("bigtable: the orphan scan of some marks failed", "error", err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		mine = mine[n:]
+	}
+	return nil
+}
+
+var errStopped = errors.New("bigtable: the handle was closed")
+
+// scanMarks visits the runs that marks name. After an error about one run it goes on with the next.
+func (s *engine) scanMarks(ctx context.Context, keys []string) error {
+	marks := map[runstore.RunID][]mark{}
+	var rows []string
+	for _, k := range keys {
+		m, ok := markOf(k)
+		if !ok {
+			continue
+		}
+		if marks[m.run] == nil {
+			rows = append(rows, runKey(m.run))
+		}
+		marks[m.run] = append(marks[m.run], m)
+	}
+	if _, err := s.readEpochs(ctx); err != nil { // it learns the newest epoch
+		return err
+	}
+	when := s.observe()
+	var dead []string
+	var behind, idle, old []runstore.RunID
+	err := s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
+		id := runOf(r.Key())
+		parsed, err := parseRow(r)
+		if err != nil || parsed.stored == nil {
+			return s.unlessSkipped(id, err)
+		}
+		for _, m := range marks[id] {
+			if m != parsed.head.mark(id) && m.rev <= parsed.head.Rev {
+				dead = append(dead, m.key())
+			}
+		}
+		x, err := parsed.highWater()
+		if err != nil {
+			return s.unlessSkipped(id, err)
+		}
+		switch {
+		case s.isIdle(id, parsed, x):
+			idle = append(idle, id)
+		case !parsed.head.Purged && x.through < parsed.head.Seq && s.feed.mayLack(ctx, id, &parsed.head):
+			behind = append(behind, id)
+		}
+		if parsed.head.isOld(s.currentEpoch()) { // its creation was under way when the epoch was raised, or a cell arrived late
+			old = append(old, id)
+		}
+		return nil
+	})
+	errs := []error{err, s.deleteDead(ctx, when, dead)}
+	for _, id := range old { // first, because compose leaves out runs that are old
+		errs = append(errs, s.unlessSkipped(id, s.endGrant(ctx, id)))
+	}
+	errs = append(errs, s.feed.publishAndRecord(ctx, behind...))
+	for _, id := range idle {
+		errs = append(errs, s.unlessSkipped(id, s.retireMark(ctx, id)))
+	}
+	return errors.Join(errs...)
+}
+
+// isIdle reports whether a run needs no mark: it was purged, or it has no live lease, no recent write, and no
+// event that the feed does not have.
+func (s *engine) isIdle(id runstore.RunID, r *row, x *highWater) bool {
+	now, _ := s.clock.estimate()
+	return r.head.Purged || x.through >= r.head.Seq && now.Sub(runstore.FromMicros(r.head.Time)) > idleAfter &&
+		!r.head.rules(id, r.beat).Live(now)
+}
+
+// retireMark deletes what is left of a run that is idle or was purged, and then the run's mark. It first
+// replaces the run's revision, so that each earlier write has either been applied or never will be.
+func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
+	when := s.observe()
+	found, err := s.readRun(ctx, id, wholeFamily(familyFeed))
+	if err != nil || found.stored == nil || found.head.MarkRev == 0 {
+		return err
+	}
+	if x, err := found.highWater(); err != nil || !s.isIdle(id, found, x) {
+		return err
+	}
+	e, err := s.bumpRevision(ctx, id, found.head.Rev, func(*head) {})
+	if err != nil || e == nil {
+		return err
+	}
+	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords), moveListFilter()); err != nil || found.head.Rev != e.head.Rev {
+		return err
+	}
+	// The mark is deleted last, so a scan that is interrupted begins again.
+	collect := func(keys []string) error { return s.deleteDead(ctx, when, keys) }
+	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
+		return collect(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !found.head.isOrphan(k) }))
+	}); err != nil {
+		return err
+	}
+	if err := s.orphanColdRows(ctx, id, found, collect); err != nil {
+		return err
+	}
+	packs, err := s.orphanPacks(ctx, id, found)
+	if errors.Is(err, errMoved) { // the run is in use again
+		return nil
+	}
+	if err == nil {
+		err = collect(packs)
+	}
+	if err != nil {
+		return err
+	}
+	m := found.head.mark(id)
+	e, err = s.bumpRevision(ctx, id, found.head.Rev, func(h *head) { h.MarkRev, h.MarkBy = 0, 0 })
+	if err != nil || e == nil {
+		return err
+	}
+	return collect([]string{m.key()})
+}
+
+// deleteDead deletes rows that no run names, as observed at when or later. If the process may have been
+// suspended since, it reads the epoch first: after a failover a run's head may name the rows again.
+func (s *engine) deleteDead(ctx context.Context, when observation, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := s.checkEpoch(ctx, when); err != nil {
+		return err
+	}
+	dead := make([]mutation, len(keys))
+	for i, k := range keys {
+		dead[i] = remove(k)
+	}
+	return s.writeAll(ctx, dead)
+}
+
+// checkEpoch returns errRaised if the epoch was raised after when. It reads the epoch if the process may have
+// been suspended since then.
+func (s *engine) checkEpoch(ctx context.Context, when observation) error {
+	if still, err := s.ofCurrentEpoch(ctx, []garbageRows{{observation: when}}); err != nil || len(still) == 0 {
+		return cmp.Or(err, errRaised)
+	}
+	return nil
+}
+
+// errRaised ends a scan during which the epoch was raised.
+var errRaised = errors.New("bigtable: the epoch was raised while a run was scanned for orphans")
+
+// bumpRevision replaces the run's revision, if it is still rev. Nothing that a reader sees changes.
+func (s *engine) bumpRevision(ctx context.Context, id runstore.RunID, rev int64, change func(h *head)) (*edit, error) {
+	return s.write(ctx, id, needs{}, func(r *cachedRun, now time.Time) (*edit, error) {
+		if r.stored == nil || r.head.Rev != rev {
+			return nil, nil
+		}
+		e := newEdit(r, now)
+		e.head.Time = r.head.Time
+		change(&e.head)
+		return e, nil
+	})
+}
+
+// orphanPacks returns the rows of packs that no head can name any more: those of writes that were not
+// applied, and of records that were replaced.
+func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row) (dead []string, err error) {
+	var keys []string
+	prefix := ownedKey(kindPack, id)
+	if err := s.scanPrefix(ctx, prefix, func(page []string) error {
+		keys = append(keys, page...)
+		return nil
+	}); err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	named := map[string]bool{}
+	name := func(m *recordMeta) {
+		if m.Pack != nil {
+			named[m.Pack.key(id, 0)[:len(prefix)+25]] = true
+		}
+	}
+	for _, item := range found.cells[familyRecords] {
+		var m recordMeta
+		if _, err := decodeCell(item.Value, &m); err != nil {
+			return nil, err
+		}
+		name(&m)
+	}
+	if err := s.coldPacks(ctx, id, found, name); err != nil {
+		return nil, err
+	}
+	for _, key := range keys {
+		rest := key[len(prefix):]
+		if len(rest) < 25 {
+			continue // this program did not write it
+		}
+		rev, nonce, what, of := fromBE64(rest[:8]), uint64(fromBE64(rest[8:16])), rest[16:17], fromBE64(rest[17:25])
+		switch {
+		case rev > found.head.Rev:
+			// Its write may still be applied.
+		case found.head.Purged || rev < found.head.Generation:
+			dead = append(dead, key)
+		case what == "r":
+			if !named[key[:len(prefix)+25]] {
+				dead = append(dead, key)
+			}
+		default:
+			applied, err := s.wroteEvent(ctx, id, found, of, nonce)
+			if err != nil {
+				return nil, err
+			}
+			if !applied {
+				dead = append(dead, key)
+			}
+		}
+	}
+	return dead, nil
+}
+
+// wroteEvent reports whether the write with a nonce appended the event with a seq.
+func (s *engine) wroteEvent(ctx context.Context, id runstore.RunID, found *row, seq int64, nonce uint64) (bool, error) {
+	if number := (seq - 1) / segmentSize; number < found.head.Sealed {
+		key := segmentKey(id, found.head.Generation, number)
+		segments, err := s.readSegments(ctx, []string{key})
+		if err != nil {
+			return false, err
+		}
+		i := int((seq - 1) % segmentSize)
+		return i < len(segments[key]) && segments[key][i].meta.Nonce == nonce, nil
+	}
+	r, err := s.readRun(ctx, id, eventColumns(seq, seq))
+	if err != nil {
+		return false, err
+	}
+	applied := (seq-1)/segmentSize < r.head.Sealed // sealed meanwhile: the next scan looks there
+	err = r.events(func(one journalEvent, _ []byte) error {
+		applied = applied || one.seq == seq && one.meta.Nonce == nonce
+		return nil
+	})
+	return applied, err
+}
