@@ -162,7 +162,8 @@ func inScript(fsys fs.FS, name string) ([]Finding, error) {
 
 // inText finds readings in statements, line by line, without comments.
 func inText(name, text string) (found []Finding) {
-	pattern := sql[path.Base(path.Dir(name))]
+	adapter, _, _ := strings.Cut(name, "/")
+	pattern := sql[adapter]
 	if pattern == nil {
 		pattern = sql[""]
 	}

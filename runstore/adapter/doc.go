@@ -14,5 +14,6 @@
 // [*Store]: [MultiCommitter], [EpochManager], [Notifier], [RunNotifier].
 //
 // The other packages below this one hold what adapters share: rules (decisions on leases and
-// guards), outcome (kinds of errors, retries) and wakeup (waiters within a process).
+// guards), outcome (kinds of errors, retries), sqlfile (statements in files) and wakeup (waiters
+// within a process).
 package adapter

@@ -14,6 +14,9 @@ import (
 // LagOf returns how far a node is behind.
 var LagOf = lagOf
 
+// StatementFaults returns what is wrong with the files of the folder sql.
+func StatementFaults() []string { return sqlFiles.Faults() }
+
 // Connector is a connector with times that a test has set.
 type Connector struct{ *connector }
 

@@ -168,22 +168,10 @@ func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx 
 	return err
 }
 
-// selectLag returns an upper bound of a node's staleness in microseconds: NULL if there is none, 0
-// on a primary.
-//
-// The time of the last replayed commit is not enough, because it stands still while nothing is
-// committed. The send time of the primary's last message counts too, if everything that the primary
-// had written by then was replayed. That the node has replayed everything it received proves
-// nothing, because that is also true of a node that receives nothing any more. Roles without
-// pg_read_all_stats cannot read the time of the last message.
-const selectLag = `SELECT CASE WHEN pg_is_in_recovery() THEN (extract(epoch FROM clock_timestamp() - greatest(
-	pg_last_xact_replay_timestamp(),
-	(SELECT last_msg_send_time FROM pg_stat_wal_receiver WHERE latest_end_lsn <= pg_last_wal_replay_lsn())
-)) * 1000000)::bigint ELSE 0 END`
-
+// lagOf returns how far a node is behind the primary. known is false if the node does not show it.
 func lagOf(ctx context.Context, conn *pgx.Conn) (lag time.Duration, known bool, err error) {
 	var micros *int64
-	if err := conn.QueryRow(ctx, selectLag).Scan(&micros); err != nil || micros == nil {
+	if err := conn.QueryRow(ctx, sqlStandbyLag).Scan(&micros); err != nil || micros == nil {
 		return 0, false, err
 	}
 	return time.Duration(*micros) * time.Microsecond, true, nil

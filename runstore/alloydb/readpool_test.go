@@ -154,3 +154,12 @@ func TestStaleReadsWithoutReadPool(t *testing.T) {
 		t.Errorf("open without a primary: %v, %v, want the context's end", s, err)
 	}
 }
+
+// TestStatementFiles checks that each file of the folder sql is used and described. A missing file
+// fails every test.
+func TestStatementFiles(t *testing.T) {
+	t.Parallel()
+	for _, fault := range alloydb.StatementFaults() {
+		t.Error(fault)
+	}
+}

@@ -133,11 +133,6 @@ func mayCancelNext(ctx context.Context, conn *pgconn.PgConn) bool {
 	return ctx.Err() != nil // a pool of the caller's, which may cancel in another way
 }
 
-// selectStore selects the store's state and settings of the session. It shares one round trip with
-// selectIncarnation, because after a failure every connection is new.
-const selectStore = `cluster, timeline, current_setting('synchronous_commit') = 'off', current_setting('transaction_isolation'),
-	epoch, ` + positionBase + `, (SELECT max(version) FROM tapestore.migrations) FROM tapestore.store`
-
 // errNotMigrated is returned for a new connection if the schema has another version and begin has
 // not migrated it yet.
 var errNotMigrated = errors.New("postgres: the schema is of another version")
@@ -155,10 +150,10 @@ func (e *engine) checkConn(ctx context.Context, conn *pgx.Conn) error {
 	var isolation string
 	look := func() error {
 		at = incarnation{}
-		err := conn.QueryRow(ctx, e.sql(`SELECT `+selectIncarnation+`, `+selectStore), onceOnly(conn)).Scan(
+		err := conn.QueryRow(ctx, e.sql(sqlSessionCheck), onceOnly(conn)).Scan(
 			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
 		if incarnationHidden(err) {
-			err = conn.QueryRow(ctx, e.sql(`SELECT pg_is_in_recovery(), `+selectStore), onceOnly(conn)).Scan(
+			err = conn.QueryRow(ctx, e.sql(sqlSessionCheckHidden), onceOnly(conn)).Scan(
 				&standby, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
 		}
 		if err == nil && standby {
@@ -227,7 +222,7 @@ func (e *engine) raiseForIncarnation(ctx context.Context, conn *pgx.Conn, known,
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.opts.StatementTimeout+time.Second)
 	defer cancel()
 	var epoch runstore.Epoch
-	if err := conn.QueryRow(ctx, e.sql(raiseEpoch), []byte(why), at.cluster, at.timeline, true).Scan(&epoch); err != nil {
+	if err := conn.QueryRow(ctx, e.sql(sqlEpochRaise), []byte(why), at.cluster, at.timeline, true).Scan(&epoch); err != nil {
 		return err
 	}
 	if epoch > 0 { // otherwise another handle has raised it already
@@ -244,17 +239,11 @@ type incarnation struct {
 	timeline int64
 }
 
-// selectIncarnation takes the timeline from the write-ahead log too, because the control file shows
-// a promotion only after the next checkpoint.
-const selectIncarnation = `pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()),
-	greatest((SELECT timeline_id FROM pg_control_checkpoint()), CASE WHEN NOT pg_is_in_recovery()
-		THEN ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END)::bigint`
-
 // incarnationOf returns the server's incarnation. It returns the zero incarnation if this role may
 // not read it; then the operator raises the epoch.
 func incarnationOf(ctx context.Context, conn *pgx.Conn) (at incarnation, err error) {
 	var standby bool
-	err = conn.QueryRow(ctx, `SELECT `+selectIncarnation, onceOnly(conn)).Scan(&standby, &at.cluster, &at.timeline)
+	err = conn.QueryRow(ctx, sqlIncarnationRead, onceOnly(conn)).Scan(&standby, &at.cluster, &at.timeline)
 	if incarnationHidden(err) {
 		return incarnation{}, nil
 	}

@@ -54,8 +54,9 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 // Reads returns the statements that read tables that grow, by name, for pages of a limit.
 func Reads(limit int) map[string]string {
 	all := map[string]string{
-		"run": selectRun, "journal": selectJournal, "records": selectRecords, "keys": selectKeys, "feed": selectFeed, "newest": selectNewest, "strangers": noteStrangers, "lag": selectLag,
-		"last position": selectLastPosition,
+		"run": sqlRunRead, "journal": sqlJournalPage, "records": sqlRecordsPage, "keys": sqlRecordsByKey,
+		"feed": sqlFeedPage, "newest": sqlFeedPageBack, "strangers": sqlFeedStrangers, "lag": sqlFeedLag,
+		"last position": sqlFeedLastPosition,
 	}
 	for index, both := range scans {
 		all["index "+string(index)] = both[0]
@@ -69,11 +70,21 @@ func Reads(limit int) map[string]string {
 
 // Writes returns the statements of commits and of a heartbeat.
 func Writes() map[string]string {
-	all := map[string]string{"renew": renew, "acquire": acquire, "release": release, "move": limited(moveRenewed, maxMoves)}
+	all := map[string]string{
+		"renew": sqlLeaseRenew, "acquire": sqlLeaseAcquire, "release": sqlLeaseRelease, "move": limited(sqlRunnableMove, maxMoves),
+	}
 	for f, s := range commitStatements {
 		all[fmt.Sprintf("commit %+v", f)] = s().sql
 	}
 	return all
+}
+
+// StatementFaults returns what is wrong with the files of the folder sql.
+func StatementFaults() []string {
+	for _, s := range commitStatements {
+		s()
+	}
+	return sqlFiles.Faults()
 }
 
 // StatementOfAnEvent returns the statement of a commit of events, without an id.
@@ -84,7 +95,7 @@ func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
 	r := commitRequest(b)
 	r.nonce = newNonce()
 	if !r.direct() {
-		return callWrite, r.write.args(r.nonce, 0)
+		return sqlWrite, r.write.args(r.nonce, 0)
 	}
 	st := &statement{requests: []*request{r}}
 	_, base := s.engine.positions.current()

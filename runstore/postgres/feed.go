@@ -28,13 +28,13 @@ import (
 //
 // Transaction numbers are shared by the whole cluster. Most transactions that stay open are
 // strangers: they write other tables, or other databases. A read of the feed ignores them. It sends
-// two statements in one round trip: noteStrangers, and a statement that uses feedBound. Its
-// invariants:
+// two statements in one round trip: sql/feed_strangers.sql, and one that shows what is below the
+// oldest open transaction that is no stranger. Its invariants:
 //
 //  1. Every transaction that appends locks the table runs before it has a number, and keeps that
 //     lock to its end. None is ever prepared (PREPARE TRANSACTION), which moves its locks one by
 //     one.
-//  2. noteStrangers takes a snapshot, which lists the open transactions, and then reads the locks.
+//  2. feed_strangers takes a snapshot, which lists the open transactions, and then reads the locks.
 //     A transaction is a stranger if it is in that list, holds the lock of its own number and holds
 //     no lock on runs.
 //  3. The second statement takes a snapshot of its own. A stranger that this snapshot lists too was
@@ -45,34 +45,12 @@ import (
 //  5. Most reads need no locks: if no committed event is at or above the oldest open transaction of
 //     any kind, nothing is hidden, and neither is anything that an earlier read has shown.
 //
+// A journal needs no feed_strangers: it shows the position of an event once all older transactions
+// have ended, strangers included.
+//
 // Rejected: one statement that reads the locks under the page's own snapshot. A stranger that ends
 // between the two could no longer be distinguished from an append, and would hide events that an
 // earlier read has shown.
-
-const (
-	// bound is the high-water mark without regard to strangers: every event below it is visible.
-	// Transactions of an earlier epoch have all ended.
-	bound = `(SELECT position_base + (greatest(pg_snapshot_xmin(pg_current_snapshot())::text::bigint - xid_base, 0) << 14) AS safe
-		FROM tapestore.store)`
-
-	// feedBound is the high-water mark without the strangers that noteStrangers has found in the
-	// same transaction; without noteStrangers it ignores none. It also returns the highest known
-	// position.
-	feedBound = `(SELECT position_base + (greatest(coalesce((SELECT min(x::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) AS x
-				WHERE x <> ALL (coalesce(nullif(current_setting('tape.strangers', true), ''), '{}')::xid8[])),
-			pg_snapshot_xmax(pg_current_snapshot())::text::bigint) - xid_base, 0) << 14) AS safe,
-		greatest(position_base, last_purged, (SELECT max(position) FROM tapestore.events)) AS known FROM tapestore.store)`
-
-	// noteStrangers stores the numbers of the strangers in a setting that lasts until the end of
-	// its transaction.
-	noteStrangers = `WITH locks AS MATERIALIZED (SELECT * FROM pg_locks)
-		SELECT set_config('tape.strangers', ARRAY(
-			SELECT x FROM pg_snapshot_xip(pg_current_snapshot()) AS x JOIN locks AS own ON own.transactionid = x::xid AND own.mode = 'ExclusiveLock'
-			WHERE NOT EXISTS (SELECT FROM locks AS held WHERE held.virtualtransaction = own.virtualtransaction
-				AND held.relation = 'tapestore.runs'::regclass
-				AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())))::text, true)
-		FROM ` + bound + ` b WHERE (SELECT max(position) FROM tapestore.events) >= b.safe`
-)
 
 // positions holds the base of the current epoch: the position of the first event of transaction 0,
 // if there were one.
@@ -97,11 +75,6 @@ func (p *positions) current() (runstore.Epoch, int64) {
 	return p.epoch, p.base
 }
 
-const (
-	positionBase = `position_base - (xid_base << 14)`
-	selectBase   = `SELECT epoch, ` + positionBase + ` FROM tapestore.store`
-)
-
 // refreshBase makes sure that the base is at least as new as epoch, the epoch of a token that the
 // caller presents. An append under a token of an older epoch than the base's is refused, because a
 // new epoch ends all grants; so its position does not matter.
@@ -111,33 +84,12 @@ func (e *engine) refreshBase(ctx context.Context, epoch runstore.Epoch) error {
 	}
 	return e.readOnce(ctx, func(q *query) error {
 		var base int64
-		return q.each(selectBase, nil, []any{&epoch, &base}, func() error {
+		return q.each(sqlPositionBase, nil, []any{&epoch, &base}, func() error {
 			e.positions.set(epoch, base)
 			return nil
 		})
 	})
 }
-
-const (
-	selectFeed = `SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
-		FROM ` + feedBound + ` b LEFT JOIN LATERAL (
-			SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before
-			FROM (
-				SELECT events.*, runs.id FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
-				WHERE position > $1::bigint AND position < b.safe ORDER BY position LIMIT {limit}
-			) e
-		) page ON before <= $2::bigint ORDER BY page.position`
-
-	// selectNewest counts the bytes of a page from its end.
-	selectNewest = `SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
-		FROM ` + feedBound + ` b LEFT JOIN LATERAL (
-			SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position DESC) - octet_length(e.data) AS after
-			FROM (
-				SELECT events.*, runs.id FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
-				WHERE position > $1::bigint AND position < b.safe ORDER BY position DESC LIMIT {limit}
-			) e
-		) page ON after <= $2::bigint ORDER BY page.position`
-)
 
 // ReadFeed implements adapter.Core. An event is in the feed once every transaction that was
 // open when its transaction began, and may append to this store, has ended; see [Store.FeedLag].
@@ -147,9 +99,9 @@ func (e *engine) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events
 		var known int64
 		var id []byte
 		events = nil
-		after, sql := asked.After, selectFeed
+		after, sql := asked.After, sqlFeedPage
 		if asked.Newest {
-			sql = selectNewest
+			sql = sqlFeedPageBack
 		}
 		args := []any{int64(after), int64(runstore.MaxPageBytes)}
 		return q.eachPastStrangers(limited(sql, asked.Limit), args, append([]any{&known, &id}, event.targets()...), func() error {
@@ -165,11 +117,11 @@ func (e *engine) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events
 	return events, err
 }
 
-// eachPastStrangers is each for a statement with feedBound, sent together with noteStrangers: one
+// eachPastStrangers is each for a statement that is sent together with sql/feed_strangers.sql: one
 // round trip and one transaction, in which each statement has a snapshot of its own.
 func (q *query) eachPastStrangers(sql string, args, targets []any, f func() error) (err error) {
 	var batch pgx.Batch
-	batch.Queue(q.engine.sql(noteStrangers))
+	batch.Queue(q.engine.sql(sqlFeedStrangers))
 	batch.Queue(q.engine.sql(sql), args...)
 	results := q.conn.SendBatch(q.ctx, &batch)
 	defer func() {
@@ -195,9 +147,6 @@ type Lag struct {
 	Age time.Duration
 }
 
-const selectLag = `SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(time)) * 1000000, 0)::bigint
-	FROM (SELECT time FROM tapestore.events, ` + feedBound + ` b WHERE position >= b.safe ORDER BY position LIMIT 10000) late`
-
 // FeedLag returns how far the feed is behind the journals. A transaction that has a lock on this
 // store's table runs, has written something and stays open delays the feed. Alert on the lag, and
 // look for the transaction in pg_stat_activity (backend_xid).
@@ -208,7 +157,7 @@ func (s *Store) FeedLag(ctx context.Context) (Lag, error) {
 func (e *engine) feedLag(ctx context.Context) (lag Lag, err error) {
 	err = e.read(ctx, func(q *query) error {
 		var age int64
-		return q.eachPastStrangers(selectLag, nil, []any{&lag.Events, &age}, func() error {
+		return q.eachPastStrangers(sqlFeedLag, nil, []any{&lag.Events, &age}, func() error {
 			lag.Age = time.Duration(age) * time.Microsecond
 			return nil
 		})

@@ -14,15 +14,6 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
-// lockHead locks the row of a run until the end of the transaction, against takeovers, releases and
-// purges, and reads its head.
-const lockHead = `SELECT ` + headColumns + ` FROM tapestore.runs WHERE runs.id = $1 AND NOT runs.purged FOR NO KEY UPDATE`
-
-// limitIdle makes the server end the session when the transaction has been idle for $1 ms, unless
-// the session has a lower limit: a paused process must not keep its successor waiting for the lock.
-const limitIdle = `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true)
-	FROM pg_catalog.pg_settings WHERE name = 'idle_in_transaction_session_timeout' AND (setting::bigint = 0 OR setting::bigint > $1::text::bigint)`
-
 // FenceTx fences a transaction of the caller's, on a connection of the caller's to the database of
 // the store, so that the caller's own tables are protected as runs are: the transaction commits only
 // if the fence is the run's current grant when it commits.
@@ -78,11 +69,11 @@ func (s *Store) checkFence(f runstore.Fence, row func(text string, args []any, t
 	}
 	var ignored any
 	limit := strconv.FormatInt(s.engine.opts.LockTimeout.Milliseconds(), 10)
-	if err := row(limitIdle, []any{limit}, &ignored); err != nil && !noRows(err) { // no row: the session has a lower limit
+	if err := row(sqlFenceLimitIdle, []any{limit}, &ignored); err != nil && !noRows(err) { // no row: the session has a lower limit
 		return err
 	}
 	var h nullHead
-	if err := row(lockHead, []any{[]byte(f.Run())}, h.targets()...); noRows(err) {
+	if err := row(sqlFenceLock, []any{[]byte(f.Run())}, h.targets()...); noRows(err) {
 		return runstore.ErrNotFound
 	} else if err != nil {
 		return err
@@ -90,7 +81,7 @@ func (s *Store) checkFence(f runstore.Fence, row func(text string, args []any, t
 	// The time is read after the lock, in a statement of its own: one that waits for a lock may have
 	// evaluated its columns before.
 	var now pgtype.Timestamptz
-	if err := row(`SELECT clock_timestamp()`, nil, &now); err != nil {
+	if err := row(sqlClockNow, nil, &now); err != nil {
 		return err
 	}
 	return h.head(f.Run()).Fence(f, now.Time.UTC().Truncate(time.Microsecond))

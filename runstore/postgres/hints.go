@@ -10,7 +10,7 @@ import (
 // few appends need, and a hint adds them. Hints are for speed only: without one, an append of a
 // timed lease is performed by tapestore.write, and results are evicted later.
 type hints struct {
-	timed  bool // the lease is strict or has a bound on its progress, see timely
+	timed  bool // the lease is strict or has a bound on its progress, see sql/lease_renew.sql
 	evicts bool // the run has results to evict
 }
 

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -11,104 +10,13 @@ import (
 )
 
 // A scan walks an index in its own order, so its cost depends on the page and not on the size of
-// the store. Each query selects the columns of the order first, then those of the entry. The upper
-// bound is STABLE within the statement; otherwise no index could use it.
+// the store. Each query selects the columns of the order first, then those of the entry.
 //
 // A forward scan starts after its cursor, which is at or after the query's lower bound. A backward
-// scan starts before its cursor and ends at the lower bound: {from} stands for that condition.
+// scan starts before its cursor and ends at the lower bound.
 //
 // The tables call an index entry a place: the table places has the entries of records, and the
 // column place of runs is the run's key in the index of runnable runs.
-const (
-	scanRuns = `SELECT * FROM (
-		SELECT runs.created AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
-			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
-		FROM (SELECT * FROM tapestore.runs
-			WHERE NOT purged AND NOT unlisted AND created <= coalesce($1::timestamptz, statement_timestamp())
-				AND (created, no) > ($2::timestamptz, $3::bigint){from}
-			ORDER BY created, no LIMIT {limit}) runs` + withSummary + `
-	) sized WHERE before <= $4::bigint ORDER BY o1, o3`
-
-	due = `place <= coalesce($1::timestamptz, statement_timestamp())
-		AND (place, created, no) > ($2::timestamptz, $3::timestamptz, $4::bigint){from}`
-	live = `(grant_state = 1 AND expires > coalesce($1::timestamptz, statement_timestamp()))`
-)
-
-var (
-	// scanRunnable skips runs whose index entries are due although their leases are live, because
-	// they were renewed. If the first entries, as many as a page has, contain a skipped run, its
-	// last part returns the place of the first such run, in a row without an id. If they contain
-	// none, the page skipped none. See mover.
-	scanRunnable = `SELECT * FROM (
-		SELECT runs.place AS o1, runs.created AS o2, runs.no AS o3, ''::bytea AS o4, runs.id, ` + headColumns + `, ` + recordColumns + `,
-			sum(coalesce(octet_length(records.value), 0)) OVER (ORDER BY runs.place, runs.created, runs.no) - coalesce(octet_length(records.value), 0) AS before
-		FROM (SELECT * FROM tapestore.runs WHERE ` + due + ` AND NOT ` + live + `
-			ORDER BY place, created, no LIMIT {limit}) runs` + withSummary + `
-	) sized WHERE before <= $5::bigint
-	UNION ALL SELECT min(place) FILTER (WHERE live), NULL, 0, NULL, NULL, ` + noHead + `, ` + noRecord + `, NULL FROM (
-		SELECT place, ` + live + ` AS live FROM tapestore.runs WHERE ` + due + ` ORDER BY place, created, no LIMIT {limit}
-	) first HAVING bool_or(live)
-	ORDER BY o1, o2, o3`
-
-	scanEntries = entryScan("", "octet_length(records.value)", "")
-
-	// scanEntriesWithHeads also returns the head and the summary of each entry's run, and counts
-	// the summary in the page's size.
-	scanEntriesWithHeads = entryScan(headColumns+`, `+summaryColumns+`, `,
-		`octet_length(records.value) + coalesce(octet_length(summary.value), 0)`,
-		` LEFT JOIN tapestore.records AS summary ON summary.run = runs.no AND summary.key = 'run'::bytea`)
-
-	summaryColumns = strings.ReplaceAll(recordColumns, "records.", "summary.")
-
-	noHead, noRecord = nulls(headColumns), nulls(recordColumns)
-)
-
-// nulls returns as many NULLs as there are columns.
-func nulls(columns string) string {
-	return "NULL" + strings.Repeat(", NULL", strings.Count(columns, ","))
-}
-
-// entryScan returns the query for an index of records. columns are columns of the run, size is the
-// size of an entry, and join adds a table to the page.
-func entryScan(columns, size, join string) string {
-	return `SELECT * FROM (
-		SELECT p.at AS o1, p.written AS o2, p.run AS o3, p.key AS o4, runs.id, ` + columns + recordColumns + `,
-			sum(` + size + `) OVER (ORDER BY p.at, p.written, p.run, p.key) - (` + size + `) AS before
-		FROM (SELECT * FROM tapestore.places p
-			WHERE p.name = $1::bytea AND p.at <= coalesce($2::timestamptz, statement_timestamp())
-				AND (p.at, p.written, p.run, p.key) > ($3::timestamptz, $4::timestamptz, $5::bigint, $6::bytea){from}
-				AND (SELECT true FROM tapestore.runs WHERE runs.no = p.run) -- of a purged run there may be some left
-			ORDER BY p.at, p.written, p.run, p.key LIMIT {limit}) p
-		JOIN tapestore.runs ON runs.no = p.run JOIN tapestore.records ON records.run = p.run AND records.key = p.key` + join + `
-	) sized WHERE before <= $7::bigint ORDER BY o1, o2, o3, o4`
-}
-
-// bothWays returns the forward and the backward form of a scan. from is the condition that ends the
-// backward scan.
-func bothWays(query, from string) [2]string {
-	return [2]string{
-		strings.ReplaceAll(query, "{from}", ""),
-		backwards(strings.ReplaceAll(query, "{from}", " AND "+from)),
-	}
-}
-
-// backwards reverses the order of a scan.
-func backwards(query string) string {
-	var b strings.Builder
-	for {
-		head, rest, found := strings.Cut(query, "ORDER BY ")
-		b.WriteString(strings.ReplaceAll(head, ") > (", ") < ("))
-		if !found {
-			return b.String()
-		}
-		end := strings.IndexAny(rest+")", ")\n")
-		if limit := strings.Index(rest[:end], " LIMIT"); limit >= 0 {
-			end = limit
-		}
-		b.WriteString("ORDER BY " + strings.ReplaceAll(rest[:end], ",", " DESC,") + " DESC")
-		query = rest[end:]
-	}
-}
 
 // indexKind selects the statements of a scan.
 type indexKind string
@@ -135,10 +43,10 @@ func indexKindOf(q runstore.IndexQuery) indexKind {
 
 // scans are the statements of each kind, forwards and backwards.
 var scans = map[indexKind][2]string{
-	ofRuns:             bothWays(scanRuns, "created >= $5::timestamptz"),
-	ofRunnable:         bothWays(scanRunnable, "place >= $6::timestamptz"),
-	ofEntries:          bothWays(scanEntries, "p.at >= $8::timestamptz"),
-	ofEntriesWithHeads: bothWays(scanEntriesWithHeads, "p.at >= $8::timestamptz"),
+	ofRuns:             {sqlRunsPage, sqlRunsPageBack},
+	ofRunnable:         {sqlRunnablePage, sqlRunnablePageBack},
+	ofEntries:          {sqlIndexPage, sqlIndexPageBack},
+	ofEntriesWithHeads: {sqlIndexPageHeads, sqlIndexPageHeadsBack},
 }
 
 // ScanIndex implements adapter.Core.

@@ -164,11 +164,6 @@ func (e *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 	return a.committed(), nil
 }
 
-const (
-	selectEpochs = `SELECT epoch, at, reason FROM tapestore.epochs ORDER BY epoch`
-	raiseEpoch   = `SELECT tapestore.raise_epoch($1::bytea, $2::text, $3::bigint, $4::boolean)`
-)
-
 // Epochs implements runstore.EpochManager.
 func (e *engine) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
 	err = e.read(ctx, func(q *query) error {
@@ -176,7 +171,7 @@ func (e *engine) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err
 		var epoch int64
 		var at nullTime
 		var reason []byte
-		return q.each(selectEpochs, nil, []any{&epoch, &at, &reason}, func() error {
+		return q.each(sqlEpochList, nil, []any{&epoch, &at, &reason}, func() error {
 			epochs = append(epochs, runstore.EpochChange{Epoch: runstore.Epoch(epoch), At: timeOf(at), Reason: string(reason)})
 			return nil
 		})
@@ -209,7 +204,7 @@ func (e *engine) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.
 	}
 	defer done()
 	err = acknowledged(conn.Conn(), func() error {
-		return conn.QueryRow(ctx, e.sql(raiseEpoch), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
+		return conn.QueryRow(ctx, e.sql(sqlEpochRaise), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
 	})
 	if err != nil {
 		if classify(err) == classAmbiguous {

@@ -44,20 +44,8 @@ func migrations() []string {
 	return steps
 }
 
-const (
-	// One replica migrates at a time. The advisory lock ends with its transaction, so it works
-	// through a proxy that pools transactions too.
-	lockMigration = `SELECT pg_advisory_xact_lock(hashtextextended('tapestore.migrations', 0))`
-	// These read the catalog's tables. to_regclass and similar functions may answer from a cache,
-	// which waiting for the lock does not refresh.
-	findVersions  = `SELECT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = 'tapestore' AND tablename = 'migrations')`
-	selectVersion = `SELECT coalesce(max(version), 0) FROM tapestore.migrations`
-	findSchema    = `SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'tapestore')`
-	startVersions = `CREATE TABLE tapestore.migrations (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())`
-	insertVersion = `INSERT INTO tapestore.migrations (version) VALUES ($1::integer)`
-	insertStore   = `INSERT INTO tapestore.store (epoch, cluster, timeline, position_base, xid_base)
-		VALUES (0, $1::text, $2::bigint, 0, pg_current_xact_id()::text::bigint - 1) ON CONFLICT DO NOTHING`
-)
+// startVersions creates the table of versions.
+const startVersions = `CREATE TABLE tapestore.migrations (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())`
 
 // migrate brings the schema to this program's version, one migration at a time.
 func (e *engine) migrate(ctx context.Context, config *pgx.ConnConfig) error {
@@ -101,10 +89,10 @@ func (e *engine) schemaVersion(ctx context.Context, conn interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, known int) (version int, err error) {
 	var ours bool
-	if err := conn.QueryRow(ctx, e.inQuotes(findVersions)).Scan(&ours); err != nil || !ours {
+	if err := conn.QueryRow(ctx, e.inQuotes(sqlSchemaFindVersions)).Scan(&ours); err != nil || !ours {
 		return 0, err
 	}
-	if err := conn.QueryRow(ctx, e.sql(selectVersion)).Scan(&version); err != nil {
+	if err := conn.QueryRow(ctx, e.sql(sqlSchemaVersion)).Scan(&version); err != nil {
 		return 0, err
 	}
 	if version > known {
@@ -121,7 +109,7 @@ func (e *engine) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo 
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, e.inQuotes(lockMigration)); err != nil {
+		if _, err := tx.Exec(ctx, e.inQuotes(sqlSchemaLock)); err != nil {
 			return err
 		}
 		version, err := e.schemaVersion(ctx, tx, len(steps))
@@ -138,11 +126,11 @@ func (e *engine) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo 
 			return err
 		}
 		if version == 0 {
-			if _, err := tx.Exec(ctx, e.sql(insertStore), at.cluster, at.timeline); err != nil {
+			if _, err := tx.Exec(ctx, e.sql(sqlStoreInsert), at.cluster, at.timeline); err != nil {
 				return err
 			}
 		}
-		_, err = tx.Exec(ctx, e.sql(insertVersion), version+1)
+		_, err = tx.Exec(ctx, e.sql(sqlSchemaInsertVersion), version+1)
 		return err
 	})
 }
@@ -150,7 +138,7 @@ func (e *engine) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo 
 // start creates the schema, unless it exists: another role may have created it for this one.
 func (e *engine) start(ctx context.Context, tx pgx.Tx) error {
 	var there bool
-	if err := tx.QueryRow(ctx, e.inQuotes(findSchema)).Scan(&there); err != nil {
+	if err := tx.QueryRow(ctx, e.inQuotes(sqlSchemaFind)).Scan(&there); err != nil {
 		return err
 	}
 	if !there {

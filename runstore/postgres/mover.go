@@ -31,21 +31,6 @@ type mover struct {
 // maxMoves is the number of entries that one statement examines.
 const maxMoves = 256
 
-// moveRenewed examines the next entries from a place on and moves those of live leases. It returns
-// how many it moved and the place of the last one, if there may be more after it.
-//
-// $1 the place, $2 the time by which the scan judged leases.
-const moveRenewed = `WITH due AS MATERIALIZED (
-	SELECT no, place, grant_state = 1 AND expires > coalesce($2::timestamptz, statement_timestamp()) AS live FROM tapestore.runs
-	WHERE place >= $1::timestamptz AND place <= coalesce($2::timestamptz, statement_timestamp()) ORDER BY place, created, no LIMIT {limit}
-), locked AS (
-	SELECT runs.no FROM due JOIN tapestore.runs ON runs.no = due.no AND runs.grant_state = 1
-	WHERE live FOR NO KEY UPDATE OF runs SKIP LOCKED
-), moved AS (
-	UPDATE tapestore.runs SET indexed_expires = expires, place = CASE WHEN place IS NOT NULL THEN greatest(runnable, expires) END FROM locked WHERE runs.no = locked.no RETURNING runs.no
-)
-SELECT (SELECT count(*) FROM moved), (SELECT max(place) FROM due HAVING count(*) = {limit}), set_config('synchronous_commit', 'off', true)`
-
 func newMover(e *engine) *mover {
 	m := &mover{engine: e}
 	m.ctx, m.cancel = context.WithCancel(context.Background()) // ends with the handle
@@ -90,7 +75,7 @@ func (m *mover) moveAll(from, until time.Time) error {
 		}
 		var moved int
 		var next nullTime
-		err = conn.QueryRow(m.ctx, m.engine.sql(limited(moveRenewed, maxMoves)), from, by).Scan(&moved, &next, nil)
+		err = conn.QueryRow(m.ctx, m.engine.sql(limited(sqlRunnableMove, maxMoves)), from, by).Scan(&moved, &next, nil)
 		done()
 		if err != nil || moved == 0 || !next.Valid {
 			return err

@@ -13,13 +13,6 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// lockRuns locks the runs of a commit in the order of their ids. For the rest of the transaction it
-// sets the commit time, the multi-commit id, and whether the commit was already applied;
-// tapestore.write reads these settings.
-//
-// $1 runs, $2 keys of their results, $3 multi-commit id.
-const lockRuns = `SELECT tapestore.lock_runs($1::bytea[], $2::bytea[], $3::bytea)`
-
 // CommitMulti implements runstore.MultiCommitter, in one transaction and one round trip.
 func (e *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
 	requests := make([]*request, len(batches))
@@ -117,9 +110,9 @@ func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, reques
 		runs[i], ids[i] = []byte(r.run), r.resultKey
 		r.sent = e.clock.Read()
 	}
-	batch.Queue(e.sql(lockRuns), runs, ids, rules.MultiCommitID(batches))
+	batch.Queue(e.sql(sqlMultiLock), runs, ids, rules.MultiCommitID(batches))
 	for i, r := range requests {
-		batch.Queue(e.sql(demandWrite), r.write.args(r.nonce, int64(i)<<10)...)
+		batch.Queue(e.sql(sqlWriteDemand), r.write.args(r.nonce, int64(i)<<10)...)
 	}
 	err = acknowledged(conn.Conn(), func() error {
 		results := conn.SendBatch(ctx, &batch)
@@ -132,7 +125,7 @@ func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, reques
 	return done, err
 }
 
-// readAll reads the results of lockRuns and of every batch. If a batch is refused, the error is
+// readAll reads the results of the lock and of every batch. If a batch is refused, the error is
 // definite.
 func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
 	if _, err := results.Exec(); err != nil {

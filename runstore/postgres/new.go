@@ -56,14 +56,11 @@ func (e *engine) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return conn, nil
 }
 
-// selectSession selects what the store needs of a session that is not its own.
-const selectSession = `SELECT current_setting('synchronous_standby_names'), current_setting('transaction_isolation'), current_setting('synchronous_commit') = 'off'`
-
 // checkShared checks the session first, so that a pool that the store refuses gets no schema.
 func (e *engine) checkShared(ctx context.Context, conn *pgxpool.Conn) error {
 	var standbys, isolation string
 	var asynchronous bool
-	if err := conn.QueryRow(ctx, selectSession, onceOnly(conn.Conn())).Scan(&standbys, &isolation, &asynchronous); err != nil {
+	if err := conn.QueryRow(ctx, sqlSessionRead, onceOnly(conn.Conn())).Scan(&standbys, &isolation, &asynchronous); err != nil {
 		return err
 	}
 	switch {

@@ -112,7 +112,7 @@ func (n *notifier) send() {
 		case <-n.dirty:
 		}
 		// If it fails, a hint is lost; waiting callers poll as well.
-		_, _ = n.engine.pool.Exec(n.ctx, `SELECT pg_notify($1::text, $2::text)`, n.channel(), n.payload())
+		_, _ = n.engine.pool.Exec(n.ctx, sqlNotify, n.channel(), n.payload())
 		if !sleep(n.ctx, notifyPace) {
 			return
 		}
@@ -227,14 +227,12 @@ func (n *notifier) listenOnce(ready func()) error {
 	}
 }
 
-const selectLastPosition = `SELECT coalesce(max(position), 0) FROM tapestore.events`
-
 // poll wakes the callers that wait on this handle when there are new events.
 func (n *notifier) poll() {
 	var last int64
 	for sleep(n.ctx, pollPace) {
 		var now int64
-		if err := n.engine.pool.QueryRow(n.ctx, n.engine.sql(selectLastPosition)).Scan(&now); err == nil && now != last {
+		if err := n.engine.pool.QueryRow(n.ctx, n.engine.sql(sqlFeedLastPosition)).Scan(&now); err == nil && now != last {
 			last = now
 			n.wake()
 		}

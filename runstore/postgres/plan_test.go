@@ -280,3 +280,12 @@ func TestCommitCostsWhatItChanges(t *testing.T) {
 		t.Errorf("a commit touches %d blocks in a run of 2,000 records, %d in one of two", many, few)
 	}
 }
+
+// TestStatementFiles checks that each file of the folder sql is used and described. A missing file
+// fails every test, or this one.
+func TestStatementFiles(t *testing.T) {
+	t.Parallel()
+	for _, fault := range postgres.StatementFaults() {
+		t.Error(fault)
+	}
+}

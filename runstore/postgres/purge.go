@@ -19,11 +19,6 @@ import (
 // milliseconds to some tens.
 const collectStep = 2000
 
-// collect deletes rows of one purged run. It returns whether there may be more to delete.
-//
-// $1 run, NULL: any. $2 number of rows.
-const collect = `SELECT tapestore.collect($1::bytea, $2::integer)`
-
 // collectAfter deletes the garbage of the run that was purged, and runs one step for another run.
 func (e *engine) collectAfter(ctx context.Context, id runstore.RunID) {
 	for e.collectOnce(ctx, []byte(id)) {
@@ -55,6 +50,6 @@ func (e *engine) collectOnce(ctx context.Context, id []byte) (more bool) {
 	}
 	defer done()
 	q := &query{ctx, e, conn.Conn()}
-	err = q.each(collect, []any{id, collectStep}, []any{&more}, func() error { return nil })
+	err = q.each(sqlPurgeStep, []any{id, collectStep}, []any{&more}, func() error { return nil })
 	return err == nil && more
 }

@@ -75,23 +75,13 @@ func (e *engine) readOnce(ctx context.Context, f func(q *query) error) error {
 	return f(&query{ctx, e, conn.Conn()})
 }
 
-const (
-	recordColumns = `records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated,
-		records.created_token, records.updated_token`
-	// An absent record is returned as NULLs. The key of the summary is 'run'.
-	withSummary = ` LEFT JOIN tapestore.records ON records.run = runs.no AND records.key = 'run'::bytea`
-
-	selectRun = `SELECT ` + headColumns + `, ` + recordColumns + ` FROM tapestore.runs` + withSummary + `
-		WHERE runs.id = $1::bytea AND NOT runs.purged`
-)
-
 // GetRun implements adapter.Core.
 func (e *engine) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Run, err error) {
 	err = e.read(ctx, func(q *query) error {
 		var head nullHead
 		var summary nullRecord
 		found := false
-		err := q.each(selectRun, []any{[]byte(id)}, append(head.targets(), summary.targets()...), func() error {
+		err := q.each(sqlRunRead, []any{[]byte(id)}, append(head.targets(), summary.targets()...), func() error {
 			run, found = head.head(id).Run, true
 			run.Summary = summary.record(runstore.SummaryKey)
 			return nil
@@ -109,35 +99,6 @@ func (e *engine) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Ru
 func limited(sql string, limit int) string {
 	return strings.ReplaceAll(sql, "{limit}", strconv.Itoa(limit))
 }
-
-// A page ends where its size exceeds MaxPageBytes. The server computes the end, because the client
-// would have to read everything that was sent. The sum needs the lengths only, not the data.
-const (
-	selectJournal = `SELECT page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
-		FROM tapestore.runs LEFT JOIN LATERAL (
-			SELECT * FROM (
-				SELECT e.seq, CASE WHEN e.position < b.safe THEN e.position ELSE 0 END AS position, e.token, e.time, e.kind, e.owner, e.data,
-					sum(octet_length(e.data)) OVER (ORDER BY e.seq) - octet_length(e.data) AS before
-				FROM (SELECT * FROM tapestore.events WHERE run = runs.no AND seq >= $2::bigint ORDER BY seq LIMIT {limit}) e, ` + bound + ` b
-			) sized WHERE before <= $3::bigint
-		) page ON true
-		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY page.seq`
-
-	selectRecords = `SELECT page.key, page.version, page.value, page.created_seq, page.created, page.updated_seq, page.updated,
-			page.created_token, page.updated_token
-		FROM tapestore.runs LEFT JOIN LATERAL (
-			SELECT * FROM (
-				SELECT r.*, sum(octet_length(r.value)) OVER (ORDER BY r.key) - octet_length(r.value) AS before
-				FROM (SELECT * FROM tapestore.records WHERE run = runs.no AND key >= $2::bytea AND key > $3::bytea
-					AND ($4::bytea IS NULL OR key < $4::bytea) ORDER BY key LIMIT {limit}) r
-			) sized WHERE before <= $5::bigint
-		) page ON true
-		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY page.key`
-
-	selectKeys = `SELECT records.key, ` + recordColumns + ` FROM tapestore.runs
-		LEFT JOIN tapestore.records ON records.run = runs.no AND records.key = ANY ($2::bytea[])
-		WHERE runs.id = $1::bytea AND NOT runs.purged ORDER BY records.key`
-)
 
 // nullEvent scans an event, or the NULLs of an empty page.
 type nullEvent struct {
@@ -183,7 +144,7 @@ func (q *query) journal(id runstore.RunID, from runstore.Seq, limit int) (events
 	var e nullEvent
 	found := false
 	args := []any{[]byte(id), int64(from), int64(runstore.MaxPageBytes)}
-	err = q.each(limited(selectJournal, limit), args, e.targets(), func() error {
+	err = q.each(limited(sqlJournalPage, limit), args, e.targets(), func() error {
 		found = true
 		if e.seq.Valid {
 			events = append(events, e.event())
@@ -202,9 +163,9 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, rq runstore
 		var r nullRecord
 		found := false
 		records = nil
-		sql, args := selectKeys, []any{[]byte(id), keyArgs(rq.Keys)}
+		sql, args := sqlRecordsByKey, []any{[]byte(id), keyArgs(rq.Keys)}
 		if len(rq.Keys) == 0 {
-			sql, args = limited(selectRecords, rq.Limit), []any{
+			sql, args = limited(sqlRecordsPage, rq.Limit), []any{
 				[]byte(id), data([]byte(rq.Prefix)), data([]byte(rq.After)), adapter.PrefixEnd(rq.Prefix), int64(runstore.MaxPageBytes),
 			}
 		}

@@ -42,12 +42,8 @@ type writeResult struct {
 	resultCount  int64 // for an append: how many results the run has stored so far, evicted ones included
 }
 
-// headColumns are the columns of a run's head, for reads. tapestore.answer has the same columns.
-const headColumns = `runs.status, runs.created, runs.runnable, runs.last_seq, runs.token, runs.expires, runs.grant_state,
-	runs.is_strict, runs.grant_id, runs.owner, runs.reactor, runs.preempted_from, runs.preempt_reason,
-	runs.ttl, runs.granted, runs.renewed, runs.max_stall, runs.progressed, runs.former_end, runs.unlisted`
-
-// nullHead scans headColumns, any of which may be NULL.
+// nullHead scans the columns of a run's head, any of which may be NULL. The statements that read
+// runs and the type tapestore.answer have them in this order.
 type nullHead struct {
 	status                                           pgtype.Int4
 	created, runnable, expires                       pgtype.Timestamptz
@@ -96,7 +92,7 @@ func (h *nullHead) head(id runstore.RunID) rules.Head {
 	return head
 }
 
-// nullRecord scans recordColumns. They are NULL if the record is absent.
+// nullRecord scans the columns of a record except its key. They are NULL if the record is absent.
 type nullRecord struct {
 	key, value             []byte
 	version                pgtype.Int8

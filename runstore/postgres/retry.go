@@ -51,18 +51,12 @@ func (e *engine) perform(ctx context.Context, r *request) (*writeResult, error) 
 	}
 }
 
-// settleLost resolves an ambiguous write. It returns the stored result, or voids the nonce, so that
-// a late copy of the write is never applied.
-//
-// $1 run, $2 nonce, $3 key of the result, $4 microseconds since it was sent, $5 operation.
-const settleLost = `SELECT a.*, NULL::bytea[] FROM tapestore.settle($1::bytea, $2::bigint, $3::bytea, $4::bigint, $5::smallint) AS a`
-
 // settle returns the result of an ambiguous write, or nil if the write was not applied and never
 // will be.
 func (e *engine) settle(ctx context.Context, r *request, t *outcome.Backoff) (*writeResult, error) {
 	for {
 		st := &statement{
-			sql:      settleLost,
+			sql:      sqlWriteSettle,
 			args:     []any{[]byte(r.run), r.nonce, r.resultKey, int64(0), int16(r.operation())},
 			requests: []*request{r},
 		}
@@ -114,15 +108,11 @@ func (e *engine) purgedSince(ctx context.Context, r *request) (bool, error) {
 	defer done()
 	var purgedEver, purgedNow bool
 	var age int64
-	err = conn.QueryRow(ctx, e.sql(selectPurges), []byte(r.run)).Scan(&purgedEver, &purgedNow, &age)
+	err = conn.QueryRow(ctx, e.sql(sqlRunPurges), []byte(r.run)).Scan(&purgedEver, &purgedNow, &age)
 	// The run's age is compared with the time until the end of this request, not until its start:
 	// the run may have been created a moment after the write was sent.
 	return purgedEver && (purgedNow || time.Duration(age)*time.Microsecond <= e.clock.Since(r.sent)), err
 }
-
-// selectPurges: $1 run. The row is there: settle inserts it.
-const selectPurges = `SELECT version_floor > 0, purged, (extract(epoch FROM clock_timestamp() - created) * 1000000)::bigint
-	FROM tapestore.runs WHERE id = $1::bytea`
 
 // errPurged is the error of an ambiguous write whose trace a purge may have deleted.
 var errPurged = errors.New("postgres: the run was purged since")

@@ -9,34 +9,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-const (
-	// renew is a heartbeat. It changes one row and no indexed column, so it is a HOT update.
-	//
-	// $1 run, $2 token, $3 grant, $4 owner, $5 TTL in microseconds, $6 nonce.
-	renew = `WITH r AS (
-	UPDATE tapestore.runs SET expires = greatest(expires, clock_timestamp() + $5::bigint * interval '1 microsecond'),
-		ttl = $5::bigint, renewed = clock_timestamp()
-	WHERE id = $1::bytea` + fenced + ` AND (max_stall = 0 OR clock_timestamp() <= progressed + max_stall * interval '1 microsecond')
-		AND (void_nonces IS NULL OR $6::bigint <> ALL (void_nonces)) RETURNING expires AS now, is_strict, reactor
-)
-SELECT r.now, r.is_strict, r.reactor` + whyNot
-
-	// fenced is the fence as a condition on a row of runs, followed by timely.
-	fenced = ` AND token = $2::bigint AND grant_id = $3::bytea AND owner = $4::bytea AND grant_state = 1 AND NOT purged` + timely
-
-	// timely is the expiry of a strict lease as a condition on a row of runs. PostgreSQL evaluates
-	// a condition before it waits for the row, and again only if the row was changed meanwhile. So
-	// for leases for which the time matters (strict, or with a bound on progress) a sub-select of
-	// the condition locks the row before any clock is read. The sub-select runs once per statement,
-	// and not at all for other leases. An append includes timely only if the handle has learned
-	// that the lease is such a one, see hints.
-	timely = `
-		AND (NOT is_strict AND max_stall = 0 OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = $1::bytea FOR NO KEY UPDATE)
-			AND (NOT is_strict OR expires > clock_timestamp()))`
-
-	whyNot = `, CASE WHEN r.now IS NULL THEN tapestore.refusal($1::bytea) END FROM (SELECT) AS one LEFT JOIN r ON true`
-)
-
 // statement is an SQL statement with the requests that it serves.
 type statement struct {
 	sql      string
@@ -82,9 +54,9 @@ func (e *engine) statements(group []*request) (all []*statement, contenders []*r
 				st.release()
 				break
 			}
-			st.sql, st.args, st.read = callWrite, r.write.args(r.nonce, 0), st.readWrite
+			st.sql, st.args, st.read = sqlWrite, r.write.args(r.nonce, 0), st.readWrite
 		default:
-			st.sql, st.args, st.read = renew, append(fenceArgs(r.fence), r.ttl.Microseconds(), r.nonce), st.readRenewed
+			st.sql, st.args, st.read = sqlLeaseRenew, append(fenceArgs(r.fence), r.ttl.Microseconds(), r.nonce), st.readRenewed
 		}
 		all = append(all, st)
 	}

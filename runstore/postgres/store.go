@@ -177,12 +177,10 @@ func inSchema(text, schema string) string {
 	return strings.ReplaceAll(text, defaultSchema+".", `"`+schema+`".`)
 }
 
-const selectNow = `SELECT clock_timestamp()`
-
 // Now implements adapter.Core.
 func (e *engine) Now(ctx context.Context) (now time.Time, err error) {
 	err = e.read(ctx, func(q *query) error {
-		return q.each(selectNow, nil, []any{&now}, func() error { return nil })
+		return q.each(sqlClockNow, nil, []any{&now}, func() error { return nil })
 	})
 	return now, err
 }
@@ -199,7 +197,7 @@ func (s *Store) Describe(ctx context.Context) (runstore.Description, error) {
 func (e *engine) describe(ctx context.Context) (d runstore.Description, err error) {
 	d = runstore.Description{Engine: e.opts.Engine, Tier: "service"}
 	err = e.read(ctx, func(q *query) error {
-		return q.each(`SELECT current_setting('server_version')`, nil, []any{&d.Version}, func() error { return nil })
+		return q.each(sqlVersionRead, nil, []any{&d.Version}, func() error { return nil })
 	})
 	return d, err
 }

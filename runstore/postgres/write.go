@@ -7,22 +7,6 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-// callWrite calls tapestore.write, the function that performs every write without a dedicated
-// statement. Its casts fix the types of the parameters in every mode of the protocol. For a request
-// that may make a grant it also returns the former grants, by which package rules explains a
-// refusal.
-const callWrite = `SELECT a.*, CASE WHEN $1::smallint IN (1, 2) THEN tapestore.former_grants($1::smallint, $2::bytea) END
-	FROM tapestore.write($1::smallint, $2::bytea, $3::bigint, $4::bytea,
-	$5::bigint, $6::bytea, $7::bytea, $8::bigint, $9::bigint, $10::integer[], $11::bytea[], $12::bigint[],
-	$13::bytea, $14::bytea, $15::bigint, $16::boolean, $17::bigint, $18::bytea, $19::bytea,
-	$20::bigint, $21::bytea[], $22::bytea[], $23::bytea[], $24::bytea[], $25::integer[],
-	$26::integer[], $27::bytea[], $28::timestamptz[], $29::bigint[],
-	$30::integer, $31::boolean, $32::timestamptz, $33::bigint, $34::boolean, $35::boolean, $36::boolean, $37::boolean) a`
-
-// demandWrite is callWrite in a transaction of several writes. tapestore.demand raises an error if
-// this one is refused, which rolls back all.
-const demandWrite = callWrite + ` WHERE tapestore.demand(a)`
-
 type operation int16
 
 const (
@@ -101,8 +85,8 @@ func (c *write) guard(g runstore.Guards) {
 	}
 }
 
-// args returns the arguments of callWrite. lowest is the first position of this run within the slot
-// of the transaction (feed.go).
+// args returns the arguments of sql/write.sql. lowest is the first position of this run within the
+// slot of the transaction (feed.go).
 func (c *write) args(nonce, lowest int64) []any {
 	var (
 		token, ttl, runnableAfter          *int64

@@ -13,16 +13,6 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
-const (
-	selectStore = `SELECT s.Epoch, s.Incarnation, s.Ended, COALESCE(s.FeedShards, 8) AS FeedShards, CURRENT_TIMESTAMP() AS Now FROM Store AS s WHERE s.One = 1`
-
-	// endGrants is partitioned DML: Spanner applies it to every run outside a single transaction,
-	// and may apply it to a row more than once. Grants of the new epoch have tokens above the
-	// floor. No further grant of an earlier epoch can be made, because a grant reads the epoch in
-	// its own transaction.
-	endGrants = `UPDATE Runs SET GrantState = 3 WHERE GrantState = 1 AND Token <= @floor`
-)
-
 // Epochs implements runstore.EpochManager.
 func (s *engine) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
 	err = s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
@@ -49,7 +39,7 @@ type storeRow struct {
 	Incarnation string
 	Ended       bool
 	FeedShards  int64
-	Now         time.Time // set by selectStore only
+	Now         time.Time // set by sql/epoch_read.sql only
 }
 
 // rowReader is implemented by read-only and read-write transactions.
@@ -88,7 +78,7 @@ func (s *engine) raise(ctx context.Context, reason string, wanted func(*storeRow
 	err := s.retry(tracker.watch(ctx), func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 			now = storeRow{}
-			err := s.oneRow(tx.QueryWithOptions(ctx, spanner.Statement{SQL: selectStore}, s.query("store")), func(row *spanner.Row) error {
+			err := s.oneRow(tx.QueryWithOptions(ctx, spanner.Statement{SQL: sqlEpochRead}, s.query("store")), func(row *spanner.Row) error {
 				return row.ToStruct(&now)
 			})
 			if err != nil {
@@ -150,7 +140,7 @@ func ignoreNothingToWrite(err error) error {
 // endGrants ends the grants of epochs before this one and records that this is done. It takes long
 // in a store with many runs.
 func (s *engine) endGrants(ctx context.Context, epoch int64) error {
-	stmt := spanner.Statement{SQL: endGrants, Params: map[string]any{"floor": int64(runstore.Epoch(epoch).Floor())}}
+	stmt := spanner.Statement{SQL: sqlEpochEndGrants, Params: map[string]any{"floor": int64(runstore.Epoch(epoch).Floor())}}
 	return s.retryUnbounded(ctx, func(ctx context.Context) error {
 		if _, err := s.client.PartitionedUpdateWithOptions(ctx, stmt, s.query("end-grants")); err != nil {
 			return err

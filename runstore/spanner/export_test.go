@@ -2,6 +2,8 @@ package spanner
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/spanner"
@@ -12,14 +14,23 @@ import (
 // Statements are the texts of all queries and DML of the adapter, by name.
 func Statements() map[string]string {
 	all := map[string]string{
-		"guard": guardShape{1, true, true, true}.text(), "guard of three": guardShape{3, true, true, false}.text(), "guard of a head": guardShape{runs: 1}.text(), "guard of an id": guardShape{runs: 1, result: true}.text(), "now": selectNow, "run": selectRun, "feed": selectFeed, "feed end": selectLast,
-		"store": selectStore, "end grants": endGrants, "tables": selectTables, "policies": selectPolicies, "empty feed": emptyFeed,
+		"guard": guardShape{1, true, true, true}.text(), "guard of three": guardShape{3, true, true, false}.text(),
+		"guard of a head": guardShape{runs: 1}.text(), "guard of an id": guardShape{runs: 1, result: true}.text(),
+		"now": sqlClockNow, "run": sqlRunRead, "feed": sqlFeedPage, "feed end": sqlFeedEnd,
+		"epoch": sqlEpochRead, "end grants": sqlEpochEndGrants,
+		"tables": sqlSchemaTables, "policies": sqlSchemaPolicies, "empty feed": sqlSchemaEmptyFeed,
 	}
 	for kind, text := range scans {
 		all[fmt.Sprintf("scan %+v", kind)] = text
 	}
 	return all
 }
+
+// Scans are the texts of all scans of indexes.
+func Scans() []string { return slices.Collect(maps.Values(scans)) }
+
+// StatementFaults returns what is wrong with the files of the folder sql.
+func StatementFaults() []string { return sqlFiles.Faults() }
 
 // Migrations are the statements of each version of the schema.
 func Migrations() [][]string { return migrations }

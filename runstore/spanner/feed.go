@@ -2,66 +2,12 @@ package spanner
 
 import (
 	"context"
-	"strconv"
-	"strings"
 
 	"cloud.google.com/go/spanner"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
 )
-
-// selectFeed reads a page of the feed: the next rows of every shard of Feed, each shard in
-// key order, of these the first @limit, and then the events of those rows. The page starts at
-// the beginning of the window of the reader's position, because ranks count from there.
-var selectFeed = `SELECT q.Run, e.Seq, q.Committed, q.Slot, e.Time, e.Token, e.Kind, e.Owner, e.Data, q.Purged
-FROM (
-` + perShardOf(feedShards, `SELECT q.Shard, q.Committed, q.Slot, q.Run, q.Seq
-	FROM Feed AS q
-	WHERE q.Shard = one_shard AND q.Committed >= @committed
-	ORDER BY q.Committed, q.Slot LIMIT @limit`, `q.Committed, q.Slot, q.Shard`) + `
-) AS q` + joinEvents + `
-ORDER BY q.Committed, q.Slot, q.Shard`
-
-// feedShards is the SQL for the feed's number of shards. Each page reads it in the same statement
-// as the rows, so a handle that was opened before the feed grew misses no event.
-const feedShards = `(SELECT COALESCE(s.FeedShards, 8) FROM Store AS s WHERE s.One = 1)`
-
-// joinEvents joins each row of the feed with its event, by the event's whole key. A row has no
-// event if its run was purged, even if there is a new run of that id: Committed distinguishes the
-// events of the two, because a purge and a creation both write the run's row and so cannot share a
-// commit timestamp. RunHash is computed from the id: the first eight bytes of its hash (keyOf), as
-// a signed number.
-const joinEvents = `
-LEFT JOIN Events AS e ON e.RunHash = (CAST(CONCAT('0x', TO_HEX(SUBSTR(SHA256(q.Run), 1, 4))) AS INT64) << 32)
-		| CAST(CONCAT('0x', TO_HEX(SUBSTR(SHA256(q.Run), 5, 4))) AS INT64)
-	AND e.Run = q.Run AND e.Seq = q.Seq AND e.Committed = q.Committed`
-
-// selectLast reads the last rows of the feed that were committed in the last @seconds. Spanner may
-// read that whole time range, so callers begin with a short one. It is used only for the newest
-// events and for a reader that may be ahead of the store.
-var selectLast = `SELECT e.Seq, q.Committed, q.Slot, q.Purged
-FROM (
-` + perShardOf(feedShards, `SELECT q.Run, q.Seq, q.Committed, q.Slot FROM Feed AS q
-	WHERE q.Shard = one_shard AND q.Committed >= TIMESTAMP_SUB(CURRENT_TIMESTAMP(), INTERVAL @seconds SECOND)
-	ORDER BY q.Committed DESC, q.Slot DESC LIMIT @limit`,
-	`q.Committed DESC, q.Slot DESC`) + `
-) AS q` + joinEvents + `
-ORDER BY q.Committed DESC, q.Slot DESC`
-
-// perShard is perShardOf with the number of shards of the indexes.
-func perShard(text, order string) string { return perShardOf(strconv.Itoa(shards), text, order) }
-
-// perShardOf returns a statement that runs text, a scan of one shard (one_shard), for each of n
-// shards and returns the first @limit rows of all in the given order. The scan should read keys
-// only, because most of its rows are not on the page.
-//
-// The column Purged marks the rows of runs that are being purged. The caller drops these few rows;
-// if the statement did, a page of nothing else would look like the end.
-func perShardOf(n, text, order string) string {
-	return "SELECT q.*, p.Run IS NOT NULL AS Purged FROM (\nSELECT q.* FROM UNNEST(GENERATE_ARRAY(0, " + n + " - 1)) AS one_shard,\nUNNEST(ARRAY(" +
-		strings.Replace(text, "SELECT", "SELECT AS STRUCT", 1) + ")) AS q\nORDER BY " + order + " LIMIT @limit\n) AS q\nLEFT JOIN (" + purgingRuns + ") AS p ON p.Run = q.Run\nORDER BY " + order
-}
 
 // ReadFeed implements adapter.Core. An event is readable as soon as it is committed, unless its
 // window has used up its ranks (see position.go).
@@ -82,7 +28,7 @@ func (s *engine) feedPage(ctx context.Context, after runstore.Position, limit in
 	for from, most := after, int64(limit)+1; ; most *= 4 {
 		window, rank := split(from)
 		asked := rank + most
-		stmt := spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": s.windows.begin(window), "limit": asked}}
+		stmt := spanner.Statement{SQL: sqlFeedPage, Params: map[string]any{"committed": s.windows.begin(window), "limit": asked}}
 		var last runstore.Position
 		var rows int64
 		var count ranks
@@ -157,7 +103,7 @@ func (s *engine) newest(ctx context.Context, limit int) (events []runstore.FeedE
 		for most := int64(limit); ; most *= 4 {
 			var rows int64
 			found := 0
-			stmt := spanner.Statement{SQL: selectLast, Params: map[string]any{"limit": most, "seconds": seconds}}
+			stmt := spanner.Statement{SQL: sqlFeedEnd, Params: map[string]any{"limit": most, "seconds": seconds}}
 			err := s.each(ctx, "feed-end", stmt, func() { rows, found, from = 0, 0, -1 }, func(row *spanner.Row) (bool, error) {
 				var e event
 				err := row.ToStructLenient(&e)
@@ -213,7 +159,7 @@ func (s *engine) storeBehind(ctx context.Context, after runstore.Position) error
 	known := runstore.Position(0)
 	for _, seconds := range lookBack {
 		var last spanner.NullTime
-		stmt := spanner.Statement{SQL: selectLast, Params: map[string]any{"limit": int64(1), "seconds": seconds}}
+		stmt := spanner.Statement{SQL: sqlFeedEnd, Params: map[string]any{"limit": int64(1), "seconds": seconds}}
 		err := s.each(ctx, "feed-end", stmt, func() {}, func(row *spanner.Row) (bool, error) {
 			var e event
 			err := row.ToStructLenient(&e)
@@ -227,7 +173,7 @@ func (s *engine) storeBehind(ctx context.Context, after runstore.Position) error
 			continue
 		}
 		var count ranks
-		stmt = spanner.Statement{SQL: selectFeed, Params: map[string]any{"committed": s.windows.begin(s.windows.of(last.Time)), "limit": s.windows.maxRank}}
+		stmt = spanner.Statement{SQL: sqlFeedPage, Params: map[string]any{"committed": s.windows.begin(s.windows.of(last.Time)), "limit": s.windows.maxRank}}
 		err = s.each(ctx, "feed", stmt, func() { count = ranks{windows: s.windows} }, func(row *spanner.Row) (bool, error) {
 			var e event
 			err := row.ToStructLenient(&e)

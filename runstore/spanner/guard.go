@@ -74,31 +74,16 @@ func (i resultID) kindOf() string {
 	return i.kind.StringVal
 }
 
-// guardShape selects the tables that a guard statement reads besides the heads of its runs. A
-// statement names only the tables that are needed: each costs a seek and a query plan of its own.
+// guardShape selects what a guard statement reads besides the heads of its runs: the parts of
+// sql/write_guard.sql.
 type guardShape struct {
 	runs                   int
 	records, result, epoch bool
 }
 
-// The columns of a guard statement for run number #. All rows are read by their whole keys.
-const (
-	guardHead    = "CURRENT_TIMESTAMP() AS Now,\n\tARRAY(SELECT AS STRUCT " + headColumns
-	guardRun     = " FROM Runs AS h WHERE h.RunHash = @hash# AND h.Run = @run#) AS Head"
-	guardRecords = `,
-	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM Records AS k
-		WHERE k.RunHash = @hash# AND k.Run = @run# AND k.Key IN UNNEST(@keys#)) AS Records`
-	guardResult = `,
-	ARRAY(SELECT AS STRUCT w.Callers, w.Id, w.FirstSeq, w.LastSeq, w.Time, w.Token, w.Versions, w.Whole, w.FormerEnd
-		FROM Writes@{FORCE_INDEX=WritesById} AS w
-		WHERE w.RunHash = @hash# AND w.Run = @run# AND w.Callers = @callers# AND w.Id = @id# AND IFNULL(w.Kind, 'b') = @kind#) AS Done`
-	guardEpoch = `,
-	(SELECT e.Epoch FROM GrantEpochs AS e WHERE e.Shard = @shard#) AS Epoch`
-
-	// lockExclusive makes the statement take the locks of the commit. With shared locks, two
-	// writers of a run both read its row, and neither can write it until Spanner aborts the other.
-	lockExclusive = "@{LOCK_SCANNED_RANGES=exclusive}\n"
-)
+// lockExclusive makes a guard statement take the locks of the commit. With shared locks, two writers
+// of a run both read its row, and neither can write it until Spanner aborts the other.
+const lockExclusive = "@{LOCK_SCANNED_RANGES=exclusive}\n"
 
 // text returns the statement's SQL, from a cache. The statement of a grant takes shared locks: an
 // exclusive lock on the epoch's row would serialize all grants of a shard.
@@ -106,23 +91,16 @@ func (g guardShape) text() string {
 	if text, ok := guardTexts.Load(g); ok {
 		return text.(string)
 	}
-	columns := guardHead
-	if g.epoch {
-		columns += ", h.FormerGrants"
-	}
-	columns += guardRun
-	if g.records {
-		columns += guardRecords
-	}
-	if g.result {
-		columns += guardResult
-	}
-	if g.epoch {
-		columns += guardEpoch
+	var kind int
+	for bit, part := range []bool{g.records, g.result, g.epoch} {
+		if part {
+			kind |= 1 << bit
+		}
 	}
 	parts := make([]string, g.runs)
 	for i := range parts {
-		parts[i] = strings.ReplaceAll("SELECT "+columns+",\n\t# AS Number", "#", strconv.Itoa(i))
+		n := strconv.Itoa(i)
+		parts[i] = strings.NewReplacer("_0", "_"+n, "0 AS Number", n+" AS Number").Replace(sqlWriteGuard[kind])
 	}
 	text := strings.Join(parts, "\nUNION ALL\n")
 	if g.runs > 1 {
@@ -134,6 +112,21 @@ func (g guardShape) text() string {
 	guardTexts.Store(g, text)
 	return text
 }
+
+// sqlWriteGuard has the statement of one run for each set of parts: bit 0 records, bit 1 result,
+// bit 2 epoch.
+var sqlWriteGuard = func() (all [8]string) {
+	for kind := range all {
+		var parts []string
+		for bit, part := range []string{"records", "result", "epoch"} {
+			if kind&(1<<bit) != 0 {
+				parts = append(parts, part)
+			}
+		}
+		all[kind] = sqlFiles.Statement("write_guard", parts...)
+	}
+	return all
+}()
 
 var guardTexts sync.Map // SQL by guardShape
 
@@ -158,10 +151,10 @@ func (s *engine) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, ru
 		for j, k := range a.keys {
 			keys[j] = stored(k)
 		}
-		params["hash"+n], params["run"+n], params["keys"+n] = a.key.hash, a.key.run, keys
-		params["callers"+n], params["id"+n] = spanner.NullBool{Bool: a.id.callers, Valid: len(a.id.id) > 0}, a.id.id
-		params["kind"+n] = a.id.kindOf()
-		params["shard"+n] = a.key.shard
+		params["hash_"+n], params["run_"+n], params["keys_"+n] = a.key.hash, a.key.run, keys
+		params["callers_"+n], params["id_"+n] = spanner.NullBool{Bool: a.id.callers, Valid: len(a.id.id) > 0}, a.id.id
+		params["kind_"+n] = a.id.kindOf()
+		params["shard_"+n] = a.key.shard
 	}
 	began := s.here.Read()
 	rows := tx.QueryWithOptions(ctx, spanner.Statement{SQL: shape.text(), Params: params}, s.query("guard"))

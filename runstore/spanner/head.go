@@ -9,12 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// headColumns are the columns of Runs that a head consists of.
-const headColumns = `h.Run, h.Status, h.Created, h.Runnable, h.LastSeq, h.Token, h.GrantState, h.GrantId, h.Owner, h.Reactor,
-	h.Strict, h.Expires, h.PreemptedFrom, h.PreemptReason, h.TtlMicros, h.Granted, h.Renewed, h.MaxStallMicros, h.Progressed, h.FormerEnd,
-	h.Unlisted, h.HeldUntil, h.VersionFloor, h.VersionTop, h.CallerWrites, h.OtherWrites, h.Seen, h.Purging`
-
-// head is a run's row.
+// head is a run's row, as sql/write_guard.sql and the statements that read runs select it.
 type head struct {
 	Run           []byte
 	Status        int64
@@ -127,10 +122,6 @@ func durationOf(micros spanner.NullInt64) time.Duration {
 func nullMicros(d time.Duration) spanner.NullInt64 {
 	return spanner.NullInt64{Int64: d.Microseconds(), Valid: d != 0}
 }
-
-// recordColumns are the columns of a record except its value.
-const recordColumns = `k.Key, k.Version, k.CreatedSeq, k.CreatedTime, k.UpdatedSeq, k.UpdatedTime,
-	k.CreatedToken, k.UpdatedToken, k.PlaceNames, k.PlaceTimes`
 
 // record is a record's row. All columns are nullable, because a join may find no row.
 type record struct {

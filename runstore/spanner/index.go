@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"math"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/spanner"
@@ -13,79 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
-// A scan is one statement. It reads the keys of the first entries of each shard in index
-// order, sorts these and fetches the contents of the first @limit by key. The table Queue
-// holds the contents of its entries, except for some values (see maxInlineEntries). The
-// indexes of runs hold only columns that do not change with every commit, so their scans join Runs.
-//
-// A scan reads only the range of the index between its bounds. Forwards, the lower bound is
-// part of the cursor (@o1); backwards, it is @from.
-const (
-	dueBy = `COALESCE(@until, CURRENT_TIMESTAMP())`
-
-	scanQueue = `SELECT q.Due AS O1, q.UpdatedTime AS O2, q.RunHash AS O3, q.Run, q.Key, q.Shard
-	FROM Queue AS q
-	WHERE q.Name = @name AND q.Shard = one_shard AND q.Due <= ` + dueBy + ` AND q.Due >= @o1
-		AND (q.Due > @o1 OR (q.UpdatedTime > @o2 OR (q.UpdatedTime = @o2 AND (q.RunHash > @o3 OR (q.RunHash = @o3
-			AND (q.Run > @run OR (q.Run = @run AND q.Key > @key)))))))
-	ORDER BY q.Due, q.UpdatedTime, q.RunHash, q.Run, q.Key LIMIT @limit`
-	orderQueue = `q.O1, q.O2, q.O3, q.Run, q.Key`
-
-	scanRuns = `SELECT q.Listed AS O1, q.Listed AS O2, q.RunHash AS O3, q.Run
-	FROM Runs@{FORCE_INDEX=RunsListed} AS q
-	WHERE q.Shard = one_shard AND q.Listed IS NOT NULL AND q.Listed <= ` + dueBy + ` AND q.Listed >= @o1
-		AND (q.Listed > @o1 OR (q.RunHash > @o3 OR (q.RunHash = @o3 AND q.Run > @run)))
-	ORDER BY q.Listed, q.RunHash, q.Run LIMIT @limit`
-
-	scanRunnable = `SELECT q.Place AS O1, q.Created AS O2, q.RunHash AS O3, q.Run
-	FROM Runs@{FORCE_INDEX=RunsPlaced} AS q
-	WHERE q.Shard = one_shard AND q.Place IS NOT NULL AND q.Created IS NOT NULL AND q.Place <= ` + dueBy + ` AND q.Place >= @o1
-		AND (q.Place > @o1 OR (q.Created > @o2 OR (q.Created = @o2 AND (q.RunHash > @o3 OR (q.RunHash = @o3 AND q.Run > @run)))))
-	ORDER BY q.Place, q.Created, q.RunHash, q.Run LIMIT @limit`
-	orderRuns = `q.O1, q.O2, q.O3, q.Run`
-)
-
-// withRecords returns the statement that fetches the records of a scan.
-func withRecords(scan, order string) string {
-	return recordsOf(scan, order, "", "")
-}
-
-// withRecordsAndHeads returns the statement that fetches the records of a scan and the heads of
-// their runs.
-func withRecordsAndHeads(scan, order string) string {
-	return recordsOf(scan, order, ",\n\t"+headAndSummary, joinHeads)
-}
-
-// recordsOf returns the statement that fetches the records of a scan, with further columns from the
-// tables that the SQL in more joins.
-func recordsOf(scan, order, columns, more string) string {
-	return `SELECT q.O1, q.O2, q.O3, q.Run, q.Key, q.Purged,
-	v.Version, v.CreatedSeq, v.CreatedTime, v.UpdatedSeq, v.UpdatedTime, v.CreatedToken, v.UpdatedToken,
-	IF(LENGTH(v.Value) = 0, w.Value, v.Value) AS Value` + columns + `
-FROM (` + scan + `) AS q
-JOIN Queue AS v ON v.Name = @name AND v.Shard = q.Shard AND v.Due = q.O1 AND v.UpdatedTime = q.O2 AND v.RunHash = q.O3
-	AND v.Run = q.Run AND v.Key = q.Key
-LEFT JOIN Records AS w ON LENGTH(v.Value) = 0 AND w.RunHash = q.O3 AND w.Run = q.Run AND w.Key = q.Key` + more + `
-ORDER BY ` + order
-}
-
-// headAndSummary selects a run's head and summary record, from the rows that joinHeads joins.
-const (
-	headAndSummary = `ARRAY(SELECT AS STRUCT ` + headColumns + `) AS Head,
-	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM UNNEST([k.Version]) AS version WHERE version IS NOT NULL) AS Summary,
-	k.Value AS SummaryValue`
-	joinHeads = `
-JOIN Runs AS h ON h.RunHash = q.O3 AND h.Run = q.Run
-LEFT JOIN Records AS k ON k.RunHash = q.O3 AND k.Run = q.Run AND k.Key = b'run'`
-)
-
-// withHeads returns the statement that fetches the heads of the runs of a scan.
-func withHeads(scan, order string) string {
-	return `SELECT q.O1, q.O2, q.O3, q.Run,
-	` + headAndSummary + `, h.GrantState = 1 AND h.Expires > ` + dueBy + ` AS Held
-FROM (` + scan + `) AS q` + joinHeads + `
-ORDER BY ` + order
-}
+// A scan is one statement; see sql/index_page.sql. It reads only the range of the index between its
+// bounds. Forwards, the lower bound is part of the cursor (@o1); backwards, it is @from.
 
 // scanKind selects the statement of a scan.
 type scanKind struct {
@@ -95,39 +23,15 @@ type scanKind struct {
 }
 
 var scans = map[scanKind]string{
-	{}:                              withRecords(perShard(scanQueue, orderQueue), orderQueue),
-	{heads: true}:                   withRecordsAndHeads(perShard(scanQueue, orderQueue), orderQueue),
-	{index: runstore.IndexRuns}:     withHeads(perShard(scanRuns, orderRuns), orderRuns),
-	{index: runstore.IndexRunnable}: withHeads(perShard(scanRunnable, orderRuns), orderRuns),
-	{newest: true}:                  withRecords(perShard(backwards(scanQueue), backwards(orderQueue)), backwards(orderQueue)),
-	{newest: true, heads: true}:     withRecordsAndHeads(perShard(backwards(scanQueue), backwards(orderQueue)), backwards(orderQueue)),
-	{index: runstore.IndexRuns, newest: true}:     withHeads(perShard(backwards(strings.Replace(scanRuns, "RunsListed", "RunsListedNewest", 1)), backwards(orderRuns)), backwards(orderRuns)),
-	{index: runstore.IndexRunnable, newest: true}: withHeads(perShard(backwards(scanRunnable), backwards(orderRuns)), backwards(orderRuns)),
-}
+	{}:                              sqlIndexPage,
+	{newest: true}:                  sqlIndexPageBack,
+	{heads: true}:                   sqlIndexPageHeads,
+	{heads: true, newest: true}:     sqlIndexPageHeadsBack,
+	{index: runstore.IndexRuns}:     sqlRunsPage,
+	{index: runstore.IndexRunnable}: sqlRunnablePage,
 
-// backwards reverses a scan, or an ORDER BY list: the comparisons with the cursor (the parameters
-// @o1 to @key) and the order are inverted, and the lower bound @from is added.
-func backwards(text string) string {
-	for _, bounded := range []string{"q.Due", "q.Listed", "q.Place"} {
-		text = strings.ReplaceAll(text, bounded+" >= @o1", bounded+" >= @from AND "+bounded+" >= @o1")
-	}
-	for _, name := range []string{"o1", "o2", "o3", "run", "key"} {
-		text = strings.ReplaceAll(text, " >= @"+name, " <= @"+name)
-		text = strings.ReplaceAll(text, " > @"+name, " < @"+name)
-	}
-	before, order, found := strings.Cut(text, "ORDER BY ")
-	if !found {
-		before, order = "", text
-	}
-	order, limit, limited := strings.Cut(order, " LIMIT")
-	order = strings.ReplaceAll(order, ",", " DESC,") + " DESC"
-	if found {
-		order = "ORDER BY " + order
-	}
-	if limited {
-		order += " LIMIT" + limit
-	}
-	return before + order
+	{index: runstore.IndexRuns, newest: true}:     sqlRunsPageBack,
+	{index: runstore.IndexRunnable, newest: true}: sqlRunnablePageBack,
 }
 
 // entry is a row of a scan.

@@ -204,22 +204,18 @@ func (s *engine) migrate(ctx context.Context, admin *database.DatabaseAdminClien
 		return err
 	}
 	if version > 0 {
-		if _, err := s.client.PartitionedUpdateWithOptions(ctx, spanner.Statement{SQL: emptyFeed}, s.query("migrate")); err != nil {
+		if _, err := s.client.PartitionedUpdateWithOptions(ctx, spanner.Statement{SQL: sqlSchemaEmptyFeed}, s.query("migrate")); err != nil {
 			return err
 		}
 	}
 	return s.migrated(ctx, version)
 }
 
-// emptyFeed clears the columns of Feed that repeated the events before version 4 of the schema. It
-// is partitioned DML: it visits every row outside a single transaction, perhaps more than once.
-const emptyFeed = `UPDATE Feed SET Time = NULL, Token = NULL, Kind = NULL, Owner = NULL, Data = NULL WHERE Data IS NOT NULL`
-
 // pending returns the statements without ADD ROW DELETION POLICY if that was executed before: it is
 // the only statement that cannot be repeated.
 func (s *engine) pending(ctx context.Context, all []string) ([]string, error) {
 	policies := int64(0)
-	err := s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: selectPolicies}, s.query("policies")).Do(func(row *spanner.Row) error {
+	err := s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: sqlSchemaPolicies}, s.query("policies")).Do(func(row *spanner.Row) error {
 		return row.Columns(&policies)
 	})
 	return slices.DeleteFunc(slices.Clone(all), func(one string) bool { return policies > 0 && strings.Contains(one, " ADD ROW DELETION POLICY ") }), err
@@ -265,11 +261,6 @@ func newerSchema(version int) error {
 		"the database is at version %d, this program knows %d; use a newer one", version, len(migrations))}
 }
 
-const (
-	selectTables   = `SELECT t.table_name FROM information_schema.tables AS t WHERE t.table_schema = ''`
-	selectPolicies = `SELECT COUNT(*) FROM information_schema.tables AS t WHERE t.table_name = 'Writes' AND t.row_deletion_policy_expression IS NOT NULL`
-)
-
 // version returns the schema's version, 0 for an empty database. It refuses a database that holds
 // other tables.
 func (s *engine) version(ctx context.Context) (int, error) {
@@ -281,7 +272,7 @@ func (s *engine) version(ctx context.Context) (int, error) {
 		return int(version), err
 	}
 	var tables []string
-	err = s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: selectTables}, s.query("tables")).Do(func(row *spanner.Row) error {
+	err = s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: sqlSchemaTables}, s.query("tables")).Do(func(row *spanner.Row) error {
 		var name string
 		err := row.Columns(&name)
 		tables = append(tables, name)

@@ -40,10 +40,6 @@ func (e *edit) purge() {
 	e.remove("Records", spanner.Key{k.hash, k.run, []byte{}})
 }
 
-// purgingRuns selects the runs that are being purged. The index holds only these, so it is almost
-// always empty.
-const purgingRuns = `SELECT p.Run FROM Runs@{FORCE_INDEX=RunsPurged} AS p WHERE p.Purging IS NOT NULL`
-
 // purgeBatch is how many events, and how many records, one transaction of a purge deletes. 1000 of
 // each are at most 12,000 mutations (nine for a record with its index entries, one for an event,
 // and the results in the last transaction); Spanner's limit is 80,000. Tests set [engine.purgeBatch]

@@ -21,16 +21,6 @@ import (
 // empty key. It exists as long as the run does, so one read of a range of keys returns the rows
 // and shows whether there is a run.
 
-const (
-	selectNow = `SELECT CURRENT_TIMESTAMP() AS Now`
-
-	selectRun = `SELECT
-	ARRAY(SELECT AS STRUCT ` + headColumns + ` FROM Runs AS h WHERE h.RunHash = @hash AND h.Run = @run AND h.Created IS NOT NULL) AS Head,
-	ARRAY(SELECT AS STRUCT ` + recordColumns + ` FROM Records AS k
-		WHERE k.RunHash = @hash AND k.Run = @run AND k.Key = b'run') AS Summary,
-	(SELECT k.Value FROM Records AS k WHERE k.RunHash = @hash AND k.Run = @run AND k.Key = b'run') AS SummaryValue`
-)
-
 // each passes the rows of a strong read to use until that returns false or an error. begin is
 // called before the first row, and again whenever the read is repeated.
 func (s *engine) each(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
@@ -68,15 +58,14 @@ func (s *engine) rows(ctx context.Context, at spanner.TimestampBound, read func(
 
 // Now implements adapter.Core.
 func (s *engine) Now(ctx context.Context) (now time.Time, err error) {
-	err = s.each(ctx, "now", spanner.Statement{SQL: selectNow}, func() {}, func(row *spanner.Row) (bool, error) { return true, row.Columns(&now) })
+	err = s.each(ctx, "now", spanner.Statement{SQL: sqlClockNow}, func() {}, func(row *spanner.Row) (bool, error) { return true, row.Columns(&now) })
 	return now, err
 }
 
-// runRow is a run as selectRun and scans return it.
+// runRow is a run as sql/run_read.sql and scans return it.
 type runRow struct {
-	Head    []*head
-	Summary []*record
-	// SummaryValue is a column of its own, because it may be too large for a field of a STRUCT.
+	Head         []*head
+	Summary      []*record
 	SummaryValue []byte
 }
 
@@ -95,7 +84,7 @@ func (f *runRow) run() (runstore.Run, error) {
 // GetRun implements adapter.Core.
 func (s *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
 	var f runRow
-	err := s.each(ctx, "run", s.statement(selectRun, id, nil), func() { f = runRow{} }, func(row *spanner.Row) (bool, error) {
+	err := s.each(ctx, "run", s.statement(sqlRunRead, id, nil), func() { f = runRow{} }, func(row *spanner.Row) (bool, error) {
 		return true, row.ToStructLenient(&f)
 	})
 	if err != nil {

@@ -26,10 +26,42 @@ func TestStatementsParse(t *testing.T) {
 			default:
 				t.Errorf("is a %T", parsed)
 			}
-			if strings.Contains(text, "#") {
-				t.Errorf("a place for a number is left in\n%s", text)
-			}
 		})
+	}
+}
+
+// TestGuardNumbersItsRuns checks that each run of a guard statement has parameters of its own.
+func TestGuardNumbersItsRuns(t *testing.T) {
+	t.Parallel()
+	parts := strings.Split(spanner.Statements()["guard of three"], "UNION ALL")
+	if len(parts) != 3 {
+		t.Fatalf("%d parts, want 3", len(parts))
+	}
+	for n, part := range parts {
+		for _, name := range []string{"@hash_%d", "@run_%d", "@keys_%d", "@callers_%d", "@id_%d", "@kind_%d", "\t%d AS Number"} {
+			if !strings.Contains(part, fmt.Sprintf(name, n)) || strings.Contains(part, fmt.Sprintf(name, (n+1)%3)) {
+				t.Errorf("part %d does not read %s alone:\n%s", n, fmt.Sprintf(name, n), part)
+			}
+		}
+	}
+}
+
+// TestScansReadAllShards checks the number of shards that the files repeat.
+func TestScansReadAllShards(t *testing.T) {
+	t.Parallel()
+	for _, text := range spanner.Scans() {
+		if want := fmt.Sprintf("GENERATE_ARRAY(0, %d - 1)", spanner.Shards); !strings.Contains(text, want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+}
+
+// TestStatementFiles checks that each file of the folder sql is used and described. A missing file
+// fails every test.
+func TestStatementFiles(t *testing.T) {
+	t.Parallel()
+	for _, fault := range spanner.StatementFaults() {
+		t.Error(fault)
 	}
 }
 

@@ -6,16 +6,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-const (
-	selectBatch = `SELECT batches.result FROM batches JOIN runs ON runs.no = batches.run
-		WHERE runs.id = ? AND runs.purged = 0 AND batches.id = ?`
-	numberBatch = `UPDATE runs SET batches = batches + 1 WHERE no = ? RETURNING batches`
-	// A grant's id may be reused once the store no longer recognises it: the last result replaces
-	// the earlier one.
-	insertBatch   = `INSERT OR REPLACE INTO batches (run, id, no, result) VALUES (?, ?, ?, ?)`
-	forgetBatches = `DELETE FROM batches WHERE run = ? AND no <= ?`
-)
-
 // forgetEvery is how many batches with an id a run commits between two deletions of its oldest ids:
 // 32. A deletion reads all ids of the run, at most forgetEvery more than are remembered, which is
 // five ids for each batch.
@@ -41,7 +31,7 @@ func (tx *tx) remember(run int64, name string, result storedResult) error {
 	if name == "" {
 		return nil
 	}
-	v, err := tx.c.one(tx.ctx, numberBatch, run)
+	v, err := tx.c.one(tx.ctx, sqlResultNumber, run)
 	if err != nil {
 		return err
 	}
@@ -54,11 +44,11 @@ func (tx *tx) storeResult(run int64, name string, no int64, result storedResult)
 	if err != nil {
 		return err
 	}
-	if _, err := tx.c.exec(tx.ctx, insertBatch, run, name, no, text); err != nil {
+	if _, err := tx.c.exec(tx.ctx, sqlResultInsert, run, name, no, text); err != nil {
 		return err
 	}
 	if no%forgetEvery == 0 {
-		_, err = tx.c.exec(tx.ctx, forgetBatches, run, no-runstore.RememberedBatches)
+		_, err = tx.c.exec(tx.ctx, sqlResultsEvict, run, no-runstore.RememberedBatches)
 	}
 	return err
 }
@@ -73,7 +63,7 @@ func (tx *tx) replay(run runstore.RunID, name string) (*storedResult, error) {
 	if name == "" {
 		return nil, nil
 	}
-	v, err := tx.c.one(tx.ctx, selectBatch, blob(run), name)
+	v, err := tx.c.one(tx.ctx, sqlResultRead, blob(run), name)
 	if err != nil || v == nil {
 		return nil, err
 	}

@@ -95,14 +95,6 @@ func (c *clock) set(a anchor) {
 	}
 }
 
-const (
-	selectClock = `SELECT clock_boot, clock_since, clock_at, clock_seen FROM store`
-	updateClock = `UPDATE store SET clock_boot = ?, clock_since = ?, clock_at = ?, clock_seen = max(clock_seen, ?)`
-	lastTime    = `SELECT time FROM events ORDER BY pos DESC LIMIT 1`
-	// extendLeases extends every live lease by the amount by which the clock steps.
-	extendLeases = `UPDATE runs SET expires = expires + ? WHERE grant_state = 1 AND expires > ?`
-)
-
 // load returns the clock of the database and its present time. It sets the clock again when the
 // host was booted since or its wall clock is far ahead. tx must be in a write transaction; the
 // result is valid once that has committed.
@@ -116,7 +108,7 @@ func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, er
 	fresh := anchor{boot: boot, since: since, at: wall}
 	if boot == "" || boot != stored.boot {
 		// Another boot: only the wall clock shows how long the host was down.
-		last, err := tx.one(ctx, lastTime) // because appends do not update clock_seen
+		last, err := tx.one(ctx, sqlClockLastEvent) // because appends do not update clock_seen
 		if err != nil {
 			return a, now, err
 		}
@@ -132,18 +124,18 @@ func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, er
 		if step <= maxStep {
 			return stored, now, nil
 		}
-		if _, err := tx.exec(ctx, extendLeases, step.Microseconds(), now.UnixMicro()); err != nil {
+		if _, err := tx.exec(ctx, sqlLeaseExtendAll, step.Microseconds(), now.UnixMicro()); err != nil {
 			return a, now, err
 		}
 	}
-	_, err = tx.exec(ctx, updateClock, fresh.boot, int64(fresh.since), fresh.at.UnixMicro(), fresh.at.UnixMicro())
+	_, err = tx.exec(ctx, sqlClockSet, fresh.boot, int64(fresh.since), fresh.at.UnixMicro(), fresh.at.UnixMicro())
 	return fresh, fresh.at, err
 }
 
 // readClock returns the clock of the database, unchanged, and the latest time that was written
 // there.
 func readClock(ctx context.Context, c *conn) (a anchor, seen time.Time, err error) {
-	row, err := c.one(ctx, selectClock)
+	row, err := c.one(ctx, sqlClockRead)
 	if err != nil {
 		return a, seen, err
 	}

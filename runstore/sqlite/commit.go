@@ -18,8 +18,6 @@ func (e *engine) Commit(ctx context.Context, batch runstore.Batch) (runstore.Com
 	return done, err
 }
 
-const selectVersion = `SELECT version FROM records WHERE run = ? AND key = ?`
-
 // commit applies a batch, or returns the result of a batch that was applied before. For a batch
 // that needs no read of the run's row, extend checks the id.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
@@ -79,38 +77,13 @@ func (tx *tx) guarded(b runstore.Batch) (*row, error) {
 // versions returns a function that reads the version of a record of the run.
 func (tx *tx) versions(run int64) func(runstore.RecordKey) (runstore.Version, error) {
 	return func(key runstore.RecordKey) (runstore.Version, error) {
-		v, err := tx.c.one(tx.ctx, selectVersion, run, blob(key))
+		v, err := tx.c.one(tx.ctx, sqlRecordVersion, run, blob(key))
 		if err != nil || v == nil {
 			return 0, err
 		}
 		return runstore.Version(v[0].(int64)), nil
 	}
 }
-
-// extend is the fenced write. One statement checks the fence on the run's row, assigns the seqs and
-// records the positions of the events. It changes no row when the fence is not the current grant,
-// or when the batch was applied before.
-//
-// The statement finds the row by its number and its last seq, which the handle caches (headCache)
-// and otherwise looks up. UPDATE … RETURNING by id would need no cache, at three times the cost.
-const (
-	lookUp = `SELECT no, last_seq, length(tail), batches FROM runs WHERE id = ? AND purged = 0`
-	// progressed changes by a write that is progress under a fence (I13).
-	advanceRow = `last_seq = ?, tail = CAST(tail || ? AS BLOB), progressed = coalesce(?, progressed)
-		WHERE no = ? AND last_seq = ? AND purged = 0`
-	// A batch with an id: its result gets the next number.
-	countResult = `batches = batches + 1, `
-	firstOfName = `
-			AND batches = ? AND NOT EXISTS (SELECT 1 FROM batches b WHERE b.run = runs.no AND b.id = ?)`
-	// A batch with records raises the bound of their versions by one.
-	countVersion = `version_bound = version_bound + 1, `
-	fenced       = ` AND token = ? AND grant_id = ? AND owner = ? AND grant_state = 1
-			AND (strict = 0 OR expires > ?)`
-
-	insertEvent = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
-	sealTail    = `INSERT INTO journal (run, first_seq, extents) SELECT no, tail_seq, tail FROM runs WHERE no = ? AND length(tail) > 0`
-	clearTail   = `UPDATE runs SET tail_seq = last_seq + 1, tail = x'' WHERE no = ?`
-)
 
 // The kinds of statements of extend, a bit set.
 const (
@@ -119,24 +92,20 @@ const (
 	extendWithRecords
 )
 
-// extendStatements holds the statement of each kind of extend.
-var extendStatements = func() (all [8]string) {
+// sqlAppend has the statement of each kind of extend: sql/append.sql with the parts of the kind.
+var sqlAppend = func() (all [8]string) {
 	for kind := range all {
-		query := `UPDATE runs SET `
+		var parts []string
+		if kind&extendUnderFence != 0 {
+			parts = append(parts, "fenced")
+		}
 		if kind&extendWithName != 0 {
-			query += countResult
+			parts = append(parts, "named")
 		}
 		if kind&extendWithRecords != 0 {
-			query += countVersion
+			parts = append(parts, "records")
 		}
-		query += advanceRow
-		if kind&extendWithName != 0 {
-			query += firstOfName
-		}
-		if kind&extendUnderFence != 0 {
-			query += fenced
-		}
-		all[kind] = query
+		all[kind] = sqlFiles.Statement("append", parts...)
 	}
 	return all
 }()
@@ -216,7 +185,11 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 }
 
 // extend appends events under a fence, or without one if f is zero, and returns the run's number
-// and last seq. progress reports whether the write counts as progress (I13). The error is a
+// and last seq. It is the fenced write: one statement checks the fence on the run's row, assigns the
+// seqs and records the positions of the events. The statement finds the row by its number and its
+// last seq, which the handle caches (headCache) and otherwise looks up.
+//
+// progress reports whether the write counts as progress (I13). The error is a
 // repeatedError if a result of that name exists.
 func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, progress bool, name string) (no int64, last runstore.Seq, err error) {
 	events := w.Events
@@ -244,13 +217,13 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 	}
 	for i, e := range events {
 		seq := at.last - runstore.Seq(len(events)-1-i)
-		if _, err := tx.c.exec(tx.ctx, insertEvent, int64(first)+int64(i), at.no, int64(seq), e.Kind, data(e.Data),
+		if _, err := tx.c.exec(tx.ctx, sqlAppendEvent, int64(first)+int64(i), at.no, int64(seq), e.Kind, data(e.Data),
 			tx.at, token, owner); err != nil {
 			return 0, 0, err
 		}
 	}
 	if at.tail >= sealBytes {
-		for _, step := range []string{sealTail, clearTail} {
+		for _, step := range []string{sqlJournalSeal, sqlJournalClearTail} {
 			if _, err := tx.c.exec(tx.ctx, step, at.no); err != nil {
 				return 0, 0, err
 			}
@@ -270,7 +243,7 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 	at, remembered := tx.store.heads[id]
 	for {
 		if !remembered {
-			v, err := tx.c.one(tx.ctx, lookUp, blob(id))
+			v, err := tx.c.one(tx.ctx, sqlAppendLookUp, blob(id))
 			if err != nil {
 				return cachedHead{}, err
 			}
@@ -287,7 +260,7 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 		if !f.IsZero() {
 			args = append(args, token, string(f.Grant()), owner, tx.at)
 		}
-		changed, err := tx.c.exec(tx.ctx, extendStatements[kind], args...)
+		changed, err := tx.c.exec(tx.ctx, sqlAppend[kind], args...)
 		switch {
 		case err != nil:
 			return cachedHead{}, err

@@ -4,12 +4,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// eventNumbers selects the beginning of an event that a query returns as one value, because the
-// driver allocates memory for each value of a row. The numbers are decimal, each followed by a
-// space; the last is the length of the run's id. Kind, owner, the run's id and data follow.
-const eventNumbers = `events.pos || ' ' || events.seq || ' ' || events.time || ' ' || events.token || ' ' ||
-	length(CAST(events.kind AS BLOB)) || ' ' || length(CAST(events.owner AS BLOB))`
-
 // eventDecoder decodes the events of a page. It shares the strings that the events have in common.
 type eventDecoder struct {
 	kind  string         // of the last event: most events have the kind of the previous one
@@ -17,7 +11,7 @@ type eventDecoder struct {
 	runs  map[string]runstore.RunID
 }
 
-// decode decodes an event. The event keeps the row's bytes.
+// decode decodes an event in the form of sql/journal_page.sql. The event keeps the row's bytes.
 func (d *eventDecoder) decode(row []byte) (e runstore.FeedEvent, err error) {
 	var numbers [7]int64
 	at := 0

@@ -33,17 +33,20 @@ func Write(ctx context.Context, s *Store, during func()) error {
 	return err
 }
 
-// Scans returns the queries of ScanIndex, with how many arguments each has.
+// Scans returns the statements whose plans TestQueryPlans checks, with how many arguments each has.
 func Scans() map[string]int {
 	return map[string]int{
-		scanPlaces: 7, scanHeads: 7, scanRuns: 4, scanRunnable: 4,
-		backwards(scanPlaces): 7, backwards(scanHeads): 7, backwards(scanRuns): 4, backwards(scanRunnable): 4,
-		selectHead: 1, selectFeed: 2, selectEvents: 3, recordsFrom: 6, recordOfKey: 2,
-		extendStatements[extendUnderFence]: 9, extendStatements[extendUnderFence+extendWithName+extendWithRecords]: 11, lookUp: 1, renew: 9,
-		selectGarbage: 1, sweepPlaces: 1, sweepRecords: 1, sweepBatches: 1, oldestExtents: 1, sweepEvents: 3, renumberGrants: 2,
-		selectBatch: 2, numberBatch: 1, moveEntry: 1, forgetBatches: 2,
+		sqlIndexPage: 7, sqlIndexPageHeads: 7, sqlRunsPage: 4, sqlRunnablePage: 4,
+		sqlIndexPageBack: 7, sqlIndexPageHeadsBack: 7, sqlRunsPageBack: 4, sqlRunnablePageBack: 4,
+		sqlRunRead: 1, sqlFeedPage: 2, sqlJournalPage: 3, sqlRecordsPage: 6, sqlRecordsByKey: 2,
+		sqlAppend[extendUnderFence]: 9, sqlAppend[extendUnderFence+extendWithName+extendWithRecords]: 11, sqlAppendLookUp: 1, sqlLeaseRenew: 9,
+		sqlPurgeNext: 1, sqlPurgeEntries: 1, sqlPurgeRecords: 1, sqlPurgeResults: 1, sqlPurgeExtentsRead: 1, sqlPurgeEvents: 3, sqlPurgeRenumberGrants: 2,
+		sqlResultRead: 2, sqlResultNumber: 1, sqlRunnableMove: 1, sqlResultsEvict: 2,
 	}
 }
+
+// StatementFaults returns what is wrong with the files of the folder sql.
+func StatementFaults() []string { return sqlFiles.Faults() }
 
 // JournalMode returns the journal mode of the database.
 func JournalMode(ctx context.Context, s *Store) string {

@@ -10,13 +10,6 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-const (
-	// lockRun takes the database's write lock for a transaction of the caller's.
-	lockRun = `UPDATE runs SET token = token WHERE id = ? AND purged = 0`
-	// selectGrant selects what a fence is judged by.
-	selectGrant = `SELECT token, grant_id, grant_state, owner, reactor, strict, expires FROM runs WHERE id = ?`
-)
-
 // FenceTx fences a transaction of the caller's, on a connection of the caller's to the database
 // file of the store, so that the caller's own tables are protected as runs are: the transaction
 // commits only if the fence is the run's current grant when it commits.
@@ -58,7 +51,7 @@ func (s *Store) checkFence(ctx context.Context, tx *sql.Tx, f runstore.Fence) er
 	if f.IsZero() {
 		return adapter.Invalid("fence", "is missing")
 	}
-	locked, err := tx.ExecContext(ctx, lockRun, []byte(f.Run()))
+	locked, err := tx.ExecContext(ctx, sqlFenceLock, []byte(f.Run()))
 	if err != nil {
 		return err
 	}
@@ -70,7 +63,7 @@ func (s *Store) checkFence(ctx context.Context, tx *sql.Tx, f runstore.Fence) er
 	var token, state, strict, expires int64
 	var grant string
 	var owner, reactor []byte
-	if err := tx.QueryRowContext(ctx, selectGrant, []byte(f.Run())).Scan(&token, &grant, &state, &owner, &reactor, &strict, &expires); err != nil {
+	if err := tx.QueryRowContext(ctx, sqlFenceRead, []byte(f.Run())).Scan(&token, &grant, &state, &owner, &reactor, &strict, &expires); err != nil {
 		return err
 	}
 	var now time.Time

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql/driver"
 	"math"
-	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
@@ -15,46 +14,15 @@ import (
 // cursor that it begins after. The bound at which it ends is an argument: the upper bound, or the
 // lower bound of a descending scan. Each query selects the columns of the order first, then those
 // of the entry.
-const (
-	scanPlaces = `SELECT p.at, p.written, p.run, p.key, runs.id, ` + recordColumns + `
-		FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records ON records.run = p.run AND records.key = p.key` + ofPlaces
-	ofPlaces = `
-		WHERE p.name = ? AND p.at <= ? AND (p.at, p.written, p.run, p.key) > (?, ?, ?, ?)
-		ORDER BY p.at, p.written, p.run, p.key LIMIT ?`
-	scanRuns = `SELECT runs.created, 0, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
-		FROM runs INDEXED BY runs_created` + withSummary + `
-		WHERE runs.purged = 0 AND runs.unlisted = 0 AND runs.created <= ? AND (runs.created, runs.no) > (?, ?)
-		ORDER BY runs.created, runs.no LIMIT ?`
-	// It has no limit, because its reader skips runs whose leases were renewed.
-	scanRunnable = `SELECT runs.place, runs.created, runs.no, x'', runs.id, ` + headColumns + `, ` + recordColumns + `
-		FROM runs INDEXED BY runs_runnable` + withSummary + `
-		WHERE runs.place IS NOT NULL AND runs.place <= ? AND (runs.place, runs.created, runs.no) > (?, ?, ?)
-		ORDER BY runs.place, runs.created, runs.no LIMIT -1`
-)
-
-// scanHeads is scanPlaces with the head and the summary of each run, in the form that scanRun
-// reads, followed by the record.
-var scanHeads = `SELECT p.at, p.written, p.run, p.key, runs.id, ` + headColumns + `, ` + recordColumns + `, ` +
-	strings.ReplaceAll(recordColumns, "records.", "placed.") + `
-	FROM places p CROSS JOIN runs ON runs.no = p.run CROSS JOIN records placed ON placed.run = p.run AND placed.key = p.key` +
-	withSummary + ofPlaces
-
-// backwards returns the descending form of a scan.
-func backwards(query string) string {
-	head, order, _ := strings.Cut(query, "ORDER BY ")
-	order, limit, _ := strings.Cut(order, " LIMIT")
-	head = strings.NewReplacer(") > (", ") < (", " <= ?", " >= ?").Replace(head)
-	return head + "ORDER BY " + strings.ReplaceAll(order, ",", " DESC,") + " DESC LIMIT" + limit
-}
 
 // scan is a statement in both directions, ascending and descending.
 type scan struct{ oldest, newest string }
 
 var (
-	runsScan     = scan{scanRuns, backwards(scanRuns)}
-	runnableScan = scan{scanRunnable, backwards(scanRunnable)}
-	placesScan   = scan{scanPlaces, backwards(scanPlaces)}
-	headsScan    = scan{scanHeads, backwards(scanHeads)}
+	runsScan     = scan{sqlRunsPage, sqlRunsPageBack}
+	runnableScan = scan{sqlRunnablePage, sqlRunnablePageBack}
+	placesScan   = scan{sqlIndexPage, sqlIndexPageBack}
+	headsScan    = scan{sqlIndexPageHeads, sqlIndexPageHeadsBack}
 )
 
 // ScanIndex implements adapter.Core.

@@ -8,15 +8,6 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
-const (
-	selectTail = `SELECT no, last_seq, tail_seq, tail FROM runs WHERE id = ? AND purged = 0`
-	// The sealed extents, beginning with the row that contains a seq.
-	selectSealed = `SELECT first_seq, extents FROM journal WHERE run = ?1 AND first_seq >=
-		coalesce((SELECT max(first_seq) FROM journal WHERE run = ?1 AND first_seq <= ?2), 0) ORDER BY first_seq`
-	selectEvents = `SELECT CAST(` + eventNumbers + ` || ' 0 ' || kind || owner || data AS BLOB)
-		FROM events WHERE pos BETWEEN ? AND ? AND run = ? ORDER BY pos`
-)
-
 // maxGap is how many events of other runs a query for events of one run may pass over: 8. In a feed
 // that alternates between nine runs, with events of 100 bytes, that reads a journal 2.3 times as
 // fast as a query for each event. It breaks even at a gap of 32; with events of 3,000 bytes, of
@@ -43,7 +34,7 @@ type journalPage struct {
 // ReadJournal implements adapter.Core.
 func (e *engine) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
 	err = e.read(ctx, func(c *conn) error {
-		run, err := c.one(ctx, selectTail, blob(id))
+		run, err := c.one(ctx, sqlJournalTail, blob(id))
 		if err != nil {
 			return err
 		}
@@ -74,7 +65,7 @@ func (e *engine) ReadJournal(ctx context.Context, id runstore.RunID, from runsto
 func (p *journalPage) read(from, tailSeq runstore.Seq, tail []byte) error {
 	if from < tailSeq {
 		full := false
-		err := p.conn.query(p.ctx, selectSealed, func(v []driver.Value) error {
+		err := p.conn.query(p.ctx, sqlJournalExtents, func(v []driver.Value) error {
 			err := p.add(from, runstore.Seq(v[0].(int64)), bytesOf(v[1]))
 			full = err == errEnough
 			return err
@@ -126,7 +117,7 @@ func (p *journalPage) flush() error {
 	}
 	p.count = 0
 	full := false
-	err := p.conn.query(p.ctx, selectEvents, func(v []driver.Value) error {
+	err := p.conn.query(p.ctx, sqlJournalPage, func(v []driver.Value) error {
 		event, err := p.decoder.decode(bytesOf(v[0]))
 		if err != nil {
 			return err

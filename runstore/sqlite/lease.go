@@ -8,10 +8,6 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-const insertRun = `INSERT INTO runs (id, purged, status, created, runnable, last_seq, version_floor, token, grant_id, grant_state,
-	owner, reactor, strict, expires, preempted_from, preempt_reason, tail_seq, tail)
-	VALUES (?, 1, 0, 0, NULL, 0, 0, 0, '', 0, x'', x'', 0, 0, x'', x'', 1, x'') RETURNING no`
-
 // CreateRun implements adapter.Core.
 func (e *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
 	return write(ctx, e, func(tx *tx) (runstore.Created, error) { return tx.create(spec) })
@@ -42,7 +38,7 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 		}
 	}
 	if r == nil {
-		if _, err := tx.c.one(tx.ctx, insertRun, blob(spec.ID)); err != nil {
+		if _, err := tx.c.one(tx.ctx, sqlRunInsert, blob(spec.ID)); err != nil {
 			return created, err
 		}
 		if r, err = tx.load(spec.ID); err != nil {
@@ -126,14 +122,9 @@ func (tx *tx) repeatedGrant(r *row, spec runstore.LeaseSpec) (granted runstore.G
 	return granted, repeated, nil
 }
 
-const (
-	selectFormer = `SELECT former FROM grants WHERE run = ?`
-	putFormer    = `INSERT INTO grants (run, former) VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET former = excluded.former`
-)
-
 // loadFormer reads the run's former grants, which a request that may make a grant needs.
 func (tx *tx) loadFormer(r *row) error {
-	v, err := tx.c.one(tx.ctx, selectFormer, r.no)
+	v, err := tx.c.one(tx.ctx, sqlGrantsRead, r.no)
 	if err == nil && v != nil {
 		r.Former = bytesOf(v[0])
 	}
@@ -146,13 +137,9 @@ func (tx *tx) saveFormer(r *row) error {
 	if len(r.Former) == 0 {
 		return nil
 	}
-	_, err := tx.c.exec(tx.ctx, putFormer, r.no, []byte(r.Former))
+	_, err := tx.c.exec(tx.ctx, sqlGrantsPut, r.no, []byte(r.Former))
 	return err
 }
-
-// renew is the statement of a heartbeat: it changes one row, and no indexed column.
-const renew = `UPDATE runs SET expires = max(expires, ?), ttl = ?, renewed = ? WHERE id = ? AND purged = 0` + fenced + `
-	AND (max_stall = 0 OR progressed + max_stall >= ?) RETURNING expires, reactor, strict`
 
 // RenewLease implements adapter.Core.
 func (e *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
@@ -168,7 +155,7 @@ func (e *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (run
 // renew extends the lease of a request if its fence holds.
 func (tx *tx) renew(req runstore.RenewRequest) (runstore.Lease, error) {
 	f, now := req.Fence, tx.now.UnixMicro()
-	v, err := tx.c.one(tx.ctx, renew, tx.now.Add(req.TTL).UnixMicro(), req.TTL.Microseconds(), now, blob(f.Run()),
+	v, err := tx.c.one(tx.ctx, sqlLeaseRenew, tx.now.Add(req.TTL).UnixMicro(), req.TTL.Microseconds(), now, blob(f.Run()),
 		int64(f.Token()), string(f.Grant()), blob(f.Owner()), now, now)
 	if err != nil {
 		return runstore.Lease{}, err
@@ -239,12 +226,10 @@ func (e *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 	})
 }
 
-const selectEpochs = `SELECT epoch, at, reason FROM epochs ORDER BY epoch`
-
 // Epochs implements runstore.EpochManager.
 func (e *engine) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
 	err = e.read(ctx, func(c *conn) error {
-		v, err := c.all(ctx, selectEpochs)
+		v, err := c.all(ctx, sqlEpochList)
 		for _, row := range v {
 			epochs = append(epochs, runstore.EpochChange{
 				Epoch: runstore.Epoch(row[0].(int64)), At: runstore.FromMicros(row[1].(int64)), Reason: text[string](row[2]),

@@ -66,7 +66,7 @@ func schemaVersion(ctx context.Context, c *conn, known int) (version int, err er
 		}
 		return row[0].(int64)
 	}
-	app, tables := read("PRAGMA application_id"), read("SELECT count(*) FROM sqlite_master")
+	app, tables := read("PRAGMA application_id"), read(sqlSchemaTables)
 	version = int(read("PRAGMA user_version"))
 	switch {
 	case err != nil:
@@ -143,7 +143,7 @@ func takeSteps(ctx context.Context, c *conn, steps []string) error {
 		}
 	}
 	if version == 0 {
-		_, err := c.exec(ctx, `INSERT INTO store VALUES (1, ?, 0, 0, '', 0, 0, 0)`, rand.Text())
+		_, err := c.exec(ctx, sqlStoreInsert, rand.Text())
 		if err != nil {
 			return err
 		}

@@ -48,13 +48,10 @@ const watchPace = 20 * time.Millisecond
 
 const dataVersion = `PRAGMA data_version`
 
-const selectChanges = `SELECT changes + (SELECT coalesce(max(pos), 0) FROM events) FROM store`
-
-// changes returns a number that grows with every change of the store: the sum of its counter of
-// changes and its last position. A transaction that only refused writes, or only set the clock,
-// does not change it.
+// changes returns a number that grows with every change of the store. A transaction that only
+// refused writes, or only set the clock, does not change it.
 func (c *conn) changes() (int64, error) {
-	row, err := c.one(context.Background(), selectChanges)
+	row, err := c.one(context.Background(), sqlChangesRead)
 	if err != nil {
 		return 0, err
 	}

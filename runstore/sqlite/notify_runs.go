@@ -93,13 +93,11 @@ func (e *engine) watchRuns(c *conn, stop chan struct{}) {
 func (e *engine) wakeAfterOthers(c *conn) {
 	held := map[runstore.RunID]bool{}
 	for _, id := range e.waiters.Waiting() {
-		row, err := c.one(context.Background(), selectHeld, []byte(id))
+		row, err := c.one(context.Background(), sqlLeaseHeld, []byte(id))
 		held[id] = err == nil && row[0].(int64) == 1
 	}
 	e.waiters.WakeEach(func(id runstore.RunID, on runstore.WakeOn) bool { return on == runstore.OnWrite || !held[id] })
 }
-
-const selectHeld = `SELECT EXISTS (SELECT 1 FROM runs WHERE id = ? AND purged = 0 AND grant_state = 1)`
 
 // foreign returns how many changes of the file were made by other processes. A change of this
 // process that is not counted yet makes the result one too high for a moment, which causes a

@@ -45,3 +45,12 @@ func TestQueryPlans(t *testing.T) {
 		}
 	}
 }
+
+// TestStatementFiles checks that each file of the folder sql is used and described. A missing file
+// fails every test.
+func TestStatementFiles(t *testing.T) {
+	t.Parallel()
+	for _, fault := range sqlite.StatementFaults() {
+		t.Error(fault)
+	}
+}

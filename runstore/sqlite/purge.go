@@ -33,29 +33,6 @@ import (
 //     event removes its extent from journal in the same transaction.
 //  3. The feed's last position is never used again: an event at that position is replaced by a
 //     marker, a row of run 0.
-const (
-	enterGarbage = `INSERT INTO garbage (run) VALUES (?)`
-	renumber     = `UPDATE runs SET no = (SELECT max(no) FROM runs) + 1, tail_seq = 1, tail = x'' WHERE no = ?
-		RETURNING no, version_bound`
-	renumberGrants = `UPDATE grants SET run = ? WHERE run = ?`
-
-	selectGarbage = `SELECT run FROM garbage WHERE run <= ? ORDER BY run LIMIT 1`
-	newestGarbage = `SELECT max(run) FROM garbage`
-	deleteGarbage = `DELETE FROM garbage WHERE run = ?`
-
-	// The rows that scans of queues pass over are deleted first. 8 records: the largest record has
-	// 4 MiB, and 8 of them take about 10 ms.
-	sweepPlaces = `DELETE FROM places WHERE (name, at, written, run, key) IN
-		(SELECT name, at, written, run, key FROM places INDEXED BY places_of_record WHERE run = ? LIMIT 64)`
-	sweepRecords = `DELETE FROM records WHERE rowid IN (SELECT rowid FROM records WHERE run = ? LIMIT 8)`
-	sweepBatches = `DELETE FROM batches WHERE run = ?1 AND id IN (SELECT id FROM batches WHERE run = ?1 LIMIT 64)`
-
-	oldestExtents = `SELECT first_seq, extents FROM journal WHERE run = ? ORDER BY first_seq LIMIT 1`
-	keepExtents   = `UPDATE journal SET extents = ? WHERE run = ? AND first_seq = ?`
-	dropExtents   = `DELETE FROM journal WHERE run = ? AND first_seq = ?`
-	sweepEvents   = `DELETE FROM events WHERE pos BETWEEN ? AND ? AND run = ?`
-	keepPosition  = `UPDATE events SET run = 0, seq = 0, kind = '', data = x'', token = 0, owner = x'' WHERE pos = ? AND run = ?`
-)
 
 const (
 	// sweepRows is how many rows a step deletes: 1,024, which take 3 to 5 ms and fill 50 pages of
@@ -73,18 +50,18 @@ var stopwatch localclock.Clock
 // purge removes everything of a run but its row, which keeps the token and the floor of later
 // versions, and the ids of its grants.
 func (tx *tx) purge(r *row) error {
-	for _, statement := range []string{sealTail, enterGarbage} {
+	for _, statement := range []string{sqlJournalSeal, sqlPurgeEnter} {
 		if _, err := tx.c.exec(tx.ctx, statement, r.no); err != nil {
 			return err
 		}
 	}
-	v, err := tx.c.one(tx.ctx, renumber, r.no)
+	v, err := tx.c.one(tx.ctx, sqlPurgeRenumber, r.no)
 	if err != nil {
 		return err
 	}
 	former := r.no
 	r.no, r.floor = v[0].(int64), runstore.Version(v[1].(int64))
-	if _, err := tx.c.exec(tx.ctx, renumberGrants, r.no, former); err != nil {
+	if _, err := tx.c.exec(tx.ctx, sqlPurgeRenumberGrants, r.no, former); err != nil {
 		return err
 	}
 	delete(tx.store.heads, r.ID)
@@ -126,7 +103,7 @@ func (e *engine) sweep(ctx context.Context) (done bool) {
 		}
 		err := e.writer.doBulk(ctx, func(tx *tx) (err error) {
 			if !known { // runs that are purged meanwhile are left to their own callers
-				v, err := tx.c.one(tx.ctx, newestGarbage)
+				v, err := tx.c.one(tx.ctx, sqlPurgeNewest)
 				if err != nil {
 					return err
 				}
@@ -150,7 +127,7 @@ func (e *engine) sweep(ctx context.Context) (done bool) {
 // sweepStep runs one step on the oldest purged run with a number up to upTo, and reports whether
 // there is none.
 func (tx *tx) sweepStep(upTo int64) (done bool, err error) {
-	v, err := tx.c.one(tx.ctx, selectGarbage, upTo)
+	v, err := tx.c.one(tx.ctx, sqlPurgeNext, upTo)
 	if err != nil || v == nil {
 		return v == nil, err
 	}
@@ -161,7 +138,7 @@ func (tx *tx) sweepStep(upTo int64) (done bool, err error) {
 			return false, err
 		}
 		if n == 0 {
-			_, err := tx.c.exec(tx.ctx, deleteGarbage, run)
+			_, err := tx.c.exec(tx.ctx, sqlPurgeDone, run)
 			return false, err
 		}
 		rows += n
@@ -171,12 +148,12 @@ func (tx *tx) sweepStep(upTo int64) (done bool, err error) {
 
 // sweepSome deletes some rows of a purged run and returns how many; 0 if none is left.
 func (tx *tx) sweepSome(run, most int64, end localclock.Reading) (n int64, err error) {
-	for _, statement := range []string{sweepPlaces, sweepRecords, sweepBatches} {
+	for _, statement := range []string{sqlPurgeEntries, sqlPurgeRecords, sqlPurgeResults} {
 		if n, err := tx.c.exec(tx.ctx, statement, run); err != nil || n > 0 {
 			return n, err
 		}
 	}
-	v, err := tx.c.one(tx.ctx, oldestExtents, run)
+	v, err := tx.c.one(tx.ctx, sqlPurgeExtentsRead, run)
 	if err != nil || v == nil {
 		return 0, err
 	}
@@ -189,14 +166,14 @@ func (tx *tx) sweepSome(run, most int64, end localclock.Reading) (n int64, err e
 		extents = extents[1:]
 	}
 	if len(extents) == 0 {
-		_, err = tx.c.exec(tx.ctx, dropExtents, run, v[0])
+		_, err = tx.c.exec(tx.ctx, sqlPurgeExtentsDelete, run, v[0])
 		return n + 1, err
 	}
 	var left []byte
 	for _, e := range extents {
 		left = e.append(left)
 	}
-	_, err = tx.c.exec(tx.ctx, keepExtents, left, run, v[0])
+	_, err = tx.c.exec(tx.ctx, sqlPurgeExtentsKeep, left, run, v[0])
 	return n, err
 }
 
@@ -205,10 +182,10 @@ func (tx *tx) sweepSome(run, most int64, end localclock.Reading) (n int64, err e
 func (tx *tx) sweepExtent(run int64, e extent) error {
 	first, last := int64(e.pos), int64(e.pos)+int64(e.count)-1
 	if newest := int64(tx.next) - 1; first <= newest && newest <= last {
-		if _, err := tx.c.exec(tx.ctx, keepPosition, newest, run); err != nil {
+		if _, err := tx.c.exec(tx.ctx, sqlPurgeKeepPosition, newest, run); err != nil {
 			return err
 		}
 	}
-	_, err := tx.c.exec(tx.ctx, sweepEvents, first, last, run)
+	_, err := tx.c.exec(tx.ctx, sqlPurgeEvents, first, last, run)
 	return err
 }

@@ -9,14 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
-const (
-	recordColumns = `records.key, records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated,
-		records.created_token, records.updated_token`
-	recordWidth = 9
-	// The key of the summary is 'run'; an absent record is read as NULLs.
-	withSummary = ` LEFT JOIN records ON records.run = runs.no AND records.key = x'72756e'`
-	selectHead  = `SELECT ` + headColumns + `, ` + recordColumns + ` FROM runs` + withSummary + ` WHERE runs.id = ? AND runs.purged = 0`
-)
+// recordWidth is the number of columns that scanRecord reads.
+const recordWidth = 9
 
 func scanRecord(v []driver.Value) runstore.Record {
 	if v[1] == nil {
@@ -36,7 +30,7 @@ func scanRun(v []driver.Value) runstore.Run {
 }
 
 func readRun(ctx context.Context, c *conn, id runstore.RunID) (runstore.Run, error) {
-	v, err := c.one(ctx, selectHead, blob(id))
+	v, err := c.one(ctx, sqlRunRead, blob(id))
 	if err != nil {
 		return runstore.Run{}, err
 	}
@@ -55,16 +49,10 @@ func (e *engine) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Ru
 	return run, err
 }
 
-const (
-	selectNumber = `SELECT no FROM runs WHERE id = ? AND purged = 0`
-	recordsFrom  = `SELECT ` + recordColumns + ` FROM records WHERE run = ? AND key >= ? AND (? IS NULL OR key < ?) AND key > ? ORDER BY key LIMIT ?`
-	recordOfKey  = `SELECT ` + recordColumns + ` FROM records WHERE run = ? AND key = ?`
-)
-
 // ReadRecords implements adapter.Core.
 func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
 	err = e.read(ctx, func(c *conn) error {
-		no, err := c.one(ctx, selectNumber, blob(id))
+		no, err := c.one(ctx, sqlRunNumber, blob(id))
 		if err != nil {
 			return err
 		}
@@ -76,7 +64,7 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 			return nil
 		}
 		for _, key := range slices.Compact(slices.Sorted(slices.Values(q.Keys))) {
-			if err := c.query(ctx, recordOfKey, collect, no[0], blob(key)); err != nil {
+			if err := c.query(ctx, sqlRecordsByKey, collect, no[0], blob(key)); err != nil {
 				return err
 			}
 		}
@@ -85,7 +73,7 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 		}
 		p := adapter.NewPage(q.Limit)
 		end := adapter.PrefixEnd(q.Prefix) // nil is NULL
-		return c.query(ctx, recordsFrom, func(v []driver.Value) error {
+		return c.query(ctx, sqlRecordsPage, func(v []driver.Value) error {
 			r := scanRecord(v)
 			records = append(records, r)
 			return enough(p.Add(len(r.Value)))
@@ -94,19 +82,10 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 	return records, err
 }
 
-const (
-	selectLastPosition = `SELECT coalesce(max(pos), 0) FROM events`
-	feedEvent          = `SELECT CAST(` + eventNumbers + ` || ' ' || length(runs.id) || ' ' || kind || events.owner || runs.id || data AS BLOB)`
-	selectFeed         = feedEvent + ` FROM events CROSS JOIN runs ON runs.no = events.run
-		WHERE events.pos > ? ORDER BY events.pos LIMIT ?`
-	selectNewest = feedEvent + ` FROM events CROSS JOIN runs ON runs.no = events.run
-		ORDER BY events.pos DESC LIMIT ?`
-)
-
 // ReadFeed implements adapter.Core.
 func (e *engine) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []runstore.FeedEvent, err error) {
 	err = e.read(ctx, func(c *conn) error {
-		last, err := c.one(ctx, selectLastPosition)
+		last, err := c.one(ctx, sqlFeedLastPosition)
 		if err != nil {
 			return err
 		}
@@ -116,9 +95,9 @@ func (e *engine) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []r
 		}
 		p, decoder := adapter.NewPage(q.Limit), eventDecoder{}
 		events = make([]runstore.FeedEvent, 0, min(int64(q.Limit), known-int64(q.After)))
-		statement, args := selectFeed, []driver.Value{int64(q.After), int64(q.Limit)}
+		statement, args := sqlFeedPage, []driver.Value{int64(q.After), int64(q.Limit)}
 		if q.Newest {
-			statement, args = selectNewest, args[1:]
+			statement, args = sqlFeedPageBack, args[1:]
 			defer func() { slices.Reverse(events) }()
 		}
 		return c.query(ctx, statement, func(v []driver.Value) error {

@@ -10,10 +10,9 @@ import (
 // becomes due while the lease is live. A scan skips such an entry and moves it, in the background,
 // to the present expiry, so that the next scan does not meet it.
 //
-// moveEntry is correct whenever it runs, because it computes the new time from the row as it is
+// The move is correct whenever it runs, because it computes the new time from the row as it is
 // then. It never moves an entry beyond the expiry of the run's current grant, and does not change
 // an entry that another handle has moved or whose grant has ended.
-const moveEntry = `UPDATE runs SET place = expires WHERE no = ? AND grant_state = 1 AND place < expires`
 
 // movesPerCommit is how many entries one operation of the writer moves: 256. They occupy the
 // writing connection for 1 to 2 ms, about as long as a sync of the log.
@@ -30,7 +29,7 @@ func (e *engine) moveBehindLeases(runs []int64) {
 		for batch := range slices.Chunk(runs, movesPerCommit) {
 			err := e.writer.doBulk(ctx, func(tx *tx) error {
 				for _, no := range batch {
-					if _, err := tx.c.exec(tx.ctx, moveEntry, no); err != nil {
+					if _, err := tx.c.exec(tx.ctx, sqlRunnableMove, no); err != nil {
 						return err
 					}
 				}

@@ -170,7 +170,7 @@ func open(ctx context.Context, path string, options *Options) (*database, error)
 
 // prepare prepares the database for use: schema, clock, epoch.
 func (db *database) prepare(ctx context.Context, c *conn) error {
-	row, err := c.one(ctx, "SELECT sqlite_version()")
+	row, err := c.one(ctx, sqlVersionRead)
 	if err != nil {
 		return err
 	}
@@ -229,25 +229,21 @@ func (db *database) initClockAndEpoch(ctx context.Context, c *conn) error {
 	if err := db.watermark.compare(ctx, c, now); err != nil {
 		return err
 	}
-	// This write makes the opening of a database that cannot be written fail now, and not at the
-	// first commit.
-	if _, err := c.exec(ctx, noteOpening, now.UnixMicro()); err != nil {
+	if _, err := c.exec(ctx, sqlStoreOpen, now.UnixMicro()); err != nil {
 		return err
 	}
-	row, err := c.one(ctx, newestGarbage)
+	row, err := c.one(ctx, sqlPurgeNewest)
 	if err != nil {
 		return err
 	}
 	db.hasGarbage = row[0] != nil
-	row, err = c.one(ctx, selectProgress)
+	row, err = c.one(ctx, sqlProgressRead)
 	if err != nil {
 		return err
 	}
 	db.progress = progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64))}
 	return nil
 }
-
-const noteOpening = `UPDATE store SET clock_seen = max(clock_seen, ?)`
 
 // Close implements adapter.Core.
 func (e *engine) Close(idle <-chan struct{}) error {
@@ -311,7 +307,7 @@ func (db *database) snapshot(ctx context.Context, c *conn, f func(c *conn) error
 	// SQLite takes the snapshot at the first read. That read meets a lock when another process
 	// closes the file as its last user or recovers its log.
 	err = retryWhileBusy(ctx, func() error {
-		row, err := c.one(ctx, takeSnapshot)
+		row, err := c.one(ctx, sqlSnapshotTake)
 		if err == nil {
 			db.clock.refresh(row[0].(int64), row[1].(int64))
 		}
@@ -322,9 +318,6 @@ func (db *database) snapshot(ctx context.Context, c *conn, f func(c *conn) error
 	}
 	return f(c)
 }
-
-// takeSnapshot reads what every read needs: the clock, which another handle may have set since.
-const takeSnapshot = `SELECT clock_since, clock_at FROM store`
 
 // Now implements adapter.Core.
 func (e *engine) Now(ctx context.Context) (now time.Time, err error) {

@@ -40,9 +40,6 @@ type cachedState struct {
 	state
 }
 
-// beginState reads state, and the clock, which another handle may have set.
-const beginState = `SELECT (SELECT coalesce(max(pos), 0) FROM events), epoch, clock_since, clock_at, changes FROM store`
-
 func (db *database) newTx(ctx context.Context, c *conn) (*tx, error) {
 	t := &tx{ctx: ctx, c: c, store: db}
 	if err := db.catchDamage(t.start); err != nil {
@@ -65,7 +62,7 @@ func (tx *tx) start() error {
 		if err := tx.store.refuseNewer(tx.ctx, tx.c); err != nil {
 			return err
 		}
-		row, err := tx.c.one(tx.ctx, beginState)
+		row, err := tx.c.one(tx.ctx, sqlStateRead)
 		if err != nil {
 			return err
 		}
@@ -103,14 +100,12 @@ func (tx *tx) setNow(now time.Time) {
 	tx.at = now.UnixMicro()
 }
 
-const countChange = `UPDATE store SET changes = changes + 1, clock_seen = max(clock_seen, ?) RETURNING changes`
-
 // finish counts the transaction's changes, as the last step before the commit.
 func (tx *tx) finish() error {
 	if !tx.changed {
 		return nil
 	}
-	row, err := tx.c.one(tx.ctx, countChange, tx.now.UnixMicro())
+	row, err := tx.c.one(tx.ctx, sqlChangesCount, tx.now.UnixMicro())
 	if err != nil {
 		return err
 	}
@@ -165,14 +160,8 @@ type row struct {
 	floor  runstore.Version
 }
 
-const (
-	headColumns = `runs.no, runs.id, runs.purged, runs.status, runs.created, runs.runnable, runs.last_seq, runs.version_floor,
-		runs.token, runs.grant_id, runs.grant_state, runs.owner, runs.reactor, runs.strict, runs.expires,
-		runs.preempted_from, runs.preempt_reason, runs.ttl, runs.granted, runs.renewed, runs.max_stall, runs.progressed,
-		runs.former_end, runs.unlisted`
-	headWidth = 24
-	selectRun = `SELECT ` + headColumns + ` FROM runs WHERE runs.id = ?`
-)
+// headWidth is the number of columns that scanHead reads.
+const headWidth = 24
 
 func scanHead(v []driver.Value) row {
 	r := row{no: v[0].(int64), purged: v[2].(int64) != 0, floor: runstore.Version(v[7].(int64))}
@@ -206,7 +195,7 @@ func micros(v driver.Value) time.Duration { return time.Duration(v.(int64)) * ti
 
 // load reads a run's row; nil when there has never been a run of that id.
 func (tx *tx) load(id runstore.RunID) (*row, error) {
-	v, err := tx.c.one(tx.ctx, selectRun, blob(id))
+	v, err := tx.c.one(tx.ctx, sqlRunHead, blob(id))
 	if err != nil || v == nil {
 		return nil, err
 	}
@@ -224,11 +213,6 @@ func (tx *tx) find(id runstore.RunID) (*row, error) {
 	return r, err
 }
 
-const updateHead = `UPDATE runs SET purged = ?, status = ?, created = ?, runnable = ?, place = ?, last_seq = ?, version_floor = ?,
-	token = ?, grant_id = ?, grant_state = ?, owner = ?, reactor = ?, strict = ?, expires = ?,
-	preempted_from = ?, preempt_reason = ?, ttl = ?, granted = ?, renewed = ?, max_stall = ?, progressed = ?,
-	former_end = ?, unlisted = ? WHERE no = ?`
-
 // save writes a run's row back, except the columns that appending maintains. It sets the run's
 // entry in the index of runnable runs to the present expiry of the grant.
 func (tx *tx) save(r *row) error {
@@ -240,7 +224,7 @@ func (tx *tx) save(r *row) error {
 		}
 	}
 	h := r.Holder
-	_, err := tx.c.exec(tx.ctx, updateHead, flag(r.purged), int64(r.Status), r.CreatedAt.UnixMicro(), runnable, place, int64(r.LastSeq),
+	_, err := tx.c.exec(tx.ctx, sqlRunUpdate, flag(r.purged), int64(r.Status), r.CreatedAt.UnixMicro(), runnable, place, int64(r.LastSeq),
 		int64(r.floor), int64(r.Token), string(r.Grant), int64(r.State), blob(h.Owner), blob(h.Reactor), flag(h.Strict),
 		runstore.Micros(r.ExpiresAt), blob(h.Preempted.From), blob(h.Preempted.Reason),
 		h.TTL.Microseconds(), runstore.Micros(h.GrantedAt), runstore.Micros(h.RenewedAt), h.MaxStall.Microseconds(),

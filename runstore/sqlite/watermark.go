@@ -181,22 +181,13 @@ func (w *watermark) close() {
 	}
 }
 
-const (
-	selectProgress = `SELECT incarnation, changes, epoch, (SELECT coalesce(max(pos), 0) FROM events) FROM store`
-	selectEpoch    = `SELECT epoch FROM store`
-	updateEpoch    = `UPDATE store SET epoch = ?, changes = max(changes, ?) + 1`
-	insertEpoch    = `INSERT INTO epochs (epoch, at, reason) VALUES (?, ?, ?)`
-	endAllGrants   = `UPDATE runs SET grant_state = 3, place = iif(purged, NULL, runnable), owner = x'', reactor = x'', strict = 0, preempted_from = x'', preempt_reason = x'' WHERE grant_state = 1`
-	insertMark     = `INSERT INTO events (pos, run, seq, kind, data, time, token, owner) VALUES (?, 0, 0, '', x'', ?, 0, x'')`
-)
-
 // compare raises the epoch if the watermark shows that the database was rolled back or copied. tx
 // must be in a write transaction.
 func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time) error {
 	if w == nil {
 		return nil
 	}
-	row, err := tx.one(ctx, selectProgress)
+	row, err := tx.one(ctx, sqlProgressRead)
 	if err != nil {
 		return err
 	}
@@ -228,7 +219,7 @@ func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time) error 
 // the epochs before it. changes is the number of changes that the watermark recorded, 0 without
 // one.
 func raise(ctx context.Context, tx *conn, reason string, changes int64, now time.Time) (runstore.Epoch, error) {
-	row, err := tx.one(ctx, selectEpoch)
+	row, err := tx.one(ctx, sqlEpochRead)
 	if err != nil {
 		return 0, err
 	}
@@ -237,10 +228,10 @@ func raise(ctx context.Context, tx *conn, reason string, changes int64, now time
 		return 0, err
 	}
 	for _, step := range []func() (int64, error){
-		func() (int64, error) { return tx.exec(ctx, updateEpoch, int64(epoch), changes) },
-		func() (int64, error) { return tx.exec(ctx, insertEpoch, int64(epoch), now.UnixMicro(), reason) },
-		func() (int64, error) { return tx.exec(ctx, endAllGrants) },
-		func() (int64, error) { return tx.exec(ctx, insertMark, int64(epoch.Floor()), now.UnixMicro()) },
+		func() (int64, error) { return tx.exec(ctx, sqlEpochRaise, int64(epoch), changes) },
+		func() (int64, error) { return tx.exec(ctx, sqlEpochInsert, int64(epoch), now.UnixMicro(), reason) },
+		func() (int64, error) { return tx.exec(ctx, sqlEpochEndGrants) },
+		func() (int64, error) { return tx.exec(ctx, sqlEpochMark, int64(epoch.Floor()), now.UnixMicro()) },
 	} {
 		if _, err := step(); err != nil {
 			return 0, err

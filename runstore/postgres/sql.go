@@ -1,0 +1,62 @@
+package postgres
+
+import (
+	"embed"
+
+	"github.com/tapestore/tapestore/runstore/adapter/sqlfile"
+)
+
+//go:embed sql/*.sql
+var sqlFolder embed.FS
+
+var sqlFiles = sqlfile.Load(sqlFolder)
+
+// The statements of this engine. sqlName is the statement in sql/name.sql, which describes it.
+// statement.go takes those of commits.
+var (
+	sqlClockNow            = sqlFiles.Statement("clock_now")
+	sqlEpochList           = sqlFiles.Statement("epoch_list")
+	sqlEpochRaise          = sqlFiles.Statement("epoch_raise")
+	sqlFeedLag             = sqlFiles.Statement("feed_lag")
+	sqlFeedLastPosition    = sqlFiles.Statement("feed_last_position")
+	sqlFeedPage            = sqlFiles.Statement("feed_page")
+	sqlFeedPageBack        = sqlFiles.Statement("feed_page_back")
+	sqlFeedStrangers       = sqlFiles.Statement("feed_strangers")
+	sqlFenceLimitIdle      = sqlFiles.Statement("fence_limit_idle")
+	sqlFenceLock           = sqlFiles.Statement("fence_lock")
+	sqlIncarnationRead     = sqlFiles.Statement("incarnation_read")
+	sqlIndexPage           = sqlFiles.Statement("index_page")
+	sqlIndexPageBack       = sqlFiles.Statement("index_page_back")
+	sqlIndexPageHeads      = sqlFiles.Statement("index_page_heads")
+	sqlIndexPageHeadsBack  = sqlFiles.Statement("index_page_heads_back")
+	sqlJournalPage         = sqlFiles.Statement("journal_page")
+	sqlLeaseAcquire        = sqlFiles.Statement("lease_acquire")
+	sqlLeaseRelease        = sqlFiles.Statement("lease_release")
+	sqlLeaseRenew          = sqlFiles.Statement("lease_renew")
+	sqlMultiLock           = sqlFiles.Statement("multi_lock")
+	sqlNotify              = sqlFiles.Statement("notify")
+	sqlPositionBase        = sqlFiles.Statement("position_base")
+	sqlPurgeStep           = sqlFiles.Statement("purge_step")
+	sqlRecordsByKey        = sqlFiles.Statement("records_by_key")
+	sqlRecordsPage         = sqlFiles.Statement("records_page")
+	sqlRunPurges           = sqlFiles.Statement("run_purges")
+	sqlRunRead             = sqlFiles.Statement("run_read")
+	sqlRunnableMove        = sqlFiles.Statement("runnable_move")
+	sqlRunnablePage        = sqlFiles.Statement("runnable_page")
+	sqlRunnablePageBack    = sqlFiles.Statement("runnable_page_back")
+	sqlRunsPage            = sqlFiles.Statement("runs_page")
+	sqlRunsPageBack        = sqlFiles.Statement("runs_page_back")
+	sqlSchemaFind          = sqlFiles.Statement("schema_find")
+	sqlSchemaFindVersions  = sqlFiles.Statement("schema_find_versions")
+	sqlSchemaInsertVersion = sqlFiles.Statement("schema_insert_version")
+	sqlSchemaLock          = sqlFiles.Statement("schema_lock")
+	sqlSchemaVersion       = sqlFiles.Statement("schema_version")
+	sqlSessionCheck        = sqlFiles.Statement("session_check")
+	sqlSessionCheckHidden  = sqlFiles.Statement("session_check_hidden")
+	sqlSessionRead         = sqlFiles.Statement("session_read")
+	sqlStoreInsert         = sqlFiles.Statement("store_insert")
+	sqlVersionRead         = sqlFiles.Statement("version_read")
+	sqlWrite               = sqlFiles.Statement("write")
+	sqlWriteDemand         = sqlFiles.Statement("write_demand")
+	sqlWriteSettle         = sqlFiles.Statement("write_settle")
+)

@@ -1,0 +1,2 @@
+-- clock_now returns the time of the store clock.
+SELECT clock_timestamp()

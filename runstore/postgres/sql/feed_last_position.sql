@@ -1,0 +1,2 @@
+-- feed_last_position returns the last position of the feed, 0 if it is empty.
+SELECT coalesce(max(position), 0) FROM tapestore.events

@@ -1,0 +1,2 @@
+-- schema_version returns the version of the schema.
+SELECT coalesce(max(version), 0) FROM tapestore.migrations

@@ -1,0 +1,7 @@
+-- write_settle resolves an ambiguous write. It returns the stored result, or voids the nonce, so
+-- that a late copy of the write is never applied.
+--
+-- $1 id of the run, $2 nonce, $3 name of the result, $4 microseconds since the write was sent, $5
+-- operation
+SELECT a.*, NULL::bytea[]
+FROM tapestore.settle(run_id => $1::bytea, lost_nonce => $2::bigint, result_name => $3::bytea, sent => $4::bigint, op => $5::smallint) AS a

@@ -1,0 +1,2 @@
+-- epoch_read returns the epoch.
+SELECT epoch FROM store

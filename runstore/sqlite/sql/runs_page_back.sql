@@ -1,0 +1,16 @@
+-- runs_page_back returns the listed runs in descending order of their creation; see runs_page.
+--
+-- ?1 lower bound, ?2 and ?3 the cursor before which the page begins: time of the creation, number
+-- of the run; ?4 number of runs. Times are in microseconds.
+SELECT runs.created, 0, runs.no, x'', runs.id,
+	runs.no, runs.id, runs.purged, runs.status, runs.created, runs.runnable, runs.last_seq, runs.version_floor,
+	runs.token, runs.grant_id, runs.grant_state, runs.owner, runs.reactor, runs.strict, runs.expires,
+	runs.preempted_from, runs.preempt_reason, runs.ttl, runs.granted, runs.renewed, runs.max_stall, runs.progressed,
+	runs.former_end, runs.unlisted,
+	records.key, records.version, records.value, records.created_seq, records.created, records.updated_seq, records.updated,
+	records.created_token, records.updated_token
+FROM runs INDEXED BY runs_created
+	LEFT JOIN records ON records.run = runs.no AND records.key = x'72756e'
+WHERE runs.purged = 0 AND runs.unlisted = 0 AND runs.created >= ? AND (runs.created, runs.no) < (?, ?)
+ORDER BY runs.created DESC, runs.no DESC
+LIMIT ?

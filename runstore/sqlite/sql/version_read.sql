@@ -1,0 +1,2 @@
+-- version_read returns the version of SQLite.
+SELECT sqlite_version()
