@@ -25,6 +25,9 @@ func TestAppendsAreProgress(t *testing.T) {
 		}
 		leases = append(leases, created.Lease)
 	}
+	for _, l := range leases { // then the handle knows that the lease has a bound
+		commit(t, s, appending(l, "first"))
+	}
 	renew := func(l runstore.Lease) error {
 		_, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: l.Fence(), TTL: runstore.MaxTTL})
 		return err
