@@ -55,8 +55,9 @@ var _ Checker = (*SQL)(nil)
 
 // NewSQL returns a checker that keeps its tokens in a table of db, which the caller closes. The name
 // of the table may have a schema ("app.fence"); it is used as written, upper case included.
-// [SQL.CreateTable] creates the table. On SQLite set a busy_timeout, or checks fail while another
-// connection writes. Errors: ErrInvalid.
+// [SQL.CreateTable] creates the table. On SQLite set a busy_timeout: without one, checks fail while
+// another connection writes, and a driver may wait that long even if the context ends. Errors:
+// ErrInvalid.
 func NewSQL(db *sql.DB, table string, dialect Dialect) (*SQL, error) {
 	if db == nil {
 		return nil, invalid("db", "is nil")

@@ -4,10 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"modernc.org/sqlite"
 
 	"github.com/tapestore/tapestore/fence"
 	"github.com/tapestore/tapestore/runstore"
@@ -72,25 +74,54 @@ func TestSQLErrors(t *testing.T) {
 // A check whose context ends while it waits for a lock has an unknown outcome, and a repeat
 // resolves it.
 func TestSQLIsInterrupted(t *testing.T) {
-	onEachDatabase(t, func(t *testing.T, db *sql.DB, c *fence.SQL) {
-		if err := c.Check(t.Context(), "account", 5); err != nil {
-			t.Fatal(err)
-		}
-		check, commit := pay(t.Context(), db, c, 5, func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			defer cancel()
-			if err := c.Check(ctx, "account", 6); runstore.KindOf(err) != runstore.ErrUnknownOutcome {
-				t.Errorf("got %v, want ErrUnknownOutcome", err)
-			}
-		})
-		if err := errors.Join(check, commit); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Check(t.Context(), "account", 6); err != nil {
-			t.Errorf("repeat: %v", err)
-		}
-		wantStale(t, c.Check(t.Context(), "account", 5), "account", 5, 6)
-	})
+	t.Parallel()
+	db := openPostgres(t)
+	c := newSQL(t, db, "fence", fence.Postgres)
+	err := checkWhileLocked(t, c, c, db, 50*time.Millisecond)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the context's error too", err)
+	}
+}
+
+// So has a check on SQLite that waits for a lock longer than busy_timeout.
+func TestSQLIsLocked(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "service.db")
+	db := openFile(t, path, "60000")
+	locked := newSQL(t, db, "fence", fence.SQLite)
+	impatient := newSQL(t, openFile(t, path, "20"), "fence", fence.SQLite)
+	err := checkWhileLocked(t, impatient, locked, db, time.Minute)
+	var failure *sqlite.Error
+	if !errors.As(err, &failure) {
+		t.Errorf("got %v, want the driver's error too", err)
+	}
+}
+
+// checkWhileLocked checks by c, for at most a timeout, while a transaction that locked has checked
+// is open on db. It returns the error of that check, which must be an unknown outcome.
+func checkWhileLocked(t *testing.T, c, locked *fence.SQL, db *sql.DB, timeout time.Duration) error {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := locked.CheckTx(t.Context(), tx, "account", 5); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	waited := c.Check(ctx, "account", 6)
+	if runstore.KindOf(waited) != runstore.ErrUnknownOutcome {
+		t.Errorf("got %v, want ErrUnknownOutcome", waited)
+	}
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Check(t.Context(), "account", 6); err != nil {
+		t.Errorf("repeat: %v", err)
+	}
+	wantStale(t, c.Check(t.Context(), "account", 5), "account", 5, 6)
+	return waited
 }
 
 // A statement that the database does not apply as written is no check.

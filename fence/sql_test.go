@@ -37,7 +37,13 @@ func onEachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, c *fence.S
 
 func openSQLite(t *testing.T) *sql.DB {
 	t.Helper()
-	return openDB(t, "sqlite", "file:"+filepath.Join(t.TempDir(), "service.db")+"?_txlock=immediate&_pragma=busy_timeout(60000)&_pragma=journal_mode(WAL)")
+	return openFile(t, filepath.Join(t.TempDir(), "service.db"), "60000")
+}
+
+// openFile opens a file of SQLite with a busy_timeout in milliseconds.
+func openFile(t *testing.T, path, timeout string) *sql.DB {
+	t.Helper()
+	return openDB(t, "sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout("+timeout+")&_pragma=journal_mode(WAL)")
 }
 
 func openPostgres(t *testing.T) *sql.DB {
