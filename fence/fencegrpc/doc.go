@@ -13,8 +13,9 @@
 //	CANCELLED, DEADLINE_EXCEEDED           FENCE_UNAVAILABLE, and the call has ended
 //
 // A stream is checked when it begins and again before each message that the handler receives, so
-// that a stream opened under an old token ends with the takeover. A handler may have received
-// messages before it is refused.
+// that a stream opened under an old token ends with the takeover. A handler may have acted before it
+// is refused; what is UNAVAILABLE or RESOURCE_EXHAUSTED above is then UNKNOWN, so that no client
+// repeats the stream by itself.
 //
 // Package fence says what a check guarantees and what it does not.
 package fencegrpc

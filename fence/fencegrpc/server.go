@@ -106,7 +106,7 @@ func (s *serverStream) RecvMsg(m any) error {
 	if err == nil {
 		return nil
 	}
-	err = s.guard.refuse(s.ctx, s.method, err)
+	err = afterStart(s.guard.refuse(s.ctx, s.method, err))
 	s.refused.Store(&err)
 	return err
 }

@@ -25,6 +25,18 @@ const reasonFenced = "FENCED"
 // clients in C and Python drop trailers of more than 8 KiB.
 const maxMessage = 1024
 
+// afterStart returns the status of a refusal whose handler is running. The handler may have acted, so
+// no client may resend the call blindly, as some do after UNAVAILABLE and RESOURCE_EXHAUSTED.
+func afterStart(err error) error {
+	s := status.Convert(err)
+	if c := s.Code(); c != codes.Unavailable && c != codes.ResourceExhausted {
+		return err
+	}
+	p := s.Proto() // a copy
+	p.Code = int32(codes.Unknown)
+	return status.FromProto(p).Err()
+}
+
 // statusOf returns the status of a call that the interceptors refuse.
 func statusOf(ctx context.Context, err error) error {
 	code, text := codes.Unavailable, "the fence could not be checked"
