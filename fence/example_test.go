@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -52,4 +53,52 @@ func ExampleMemory() {
 	// agent-b announces: <nil>
 	// agent-a wakes: fenced: token 1 was presented for "account/7", which has seen token 2
 	// fenced: true
+}
+
+// A service checks the token in the transaction of its own write: the check and the write are
+// committed together or not at all.
+func ExampleSQL_CheckTx() {
+	ctx := context.Background()
+	db, err := sql.Open("sqlite", ":memory:")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1) // each connection to :memory: is a database of its own
+	checker, err := fence.NewSQL(db, "fence", fence.SQLite)
+	if err == nil {
+		err = checker.CreateTable(ctx)
+	}
+	if err == nil {
+		_, err = db.ExecContext(ctx, `CREATE TABLE payments (payee text)`)
+	}
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	pay := func(token runstore.Token) error {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback()
+		if err := checker.CheckTx(ctx, tx, "account/7", token); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO payments VALUES ('payee')`); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+	fmt.Println("the holder of token 2:", pay(2))
+	fmt.Println("the holder of token 1:", pay(1))
+	var n int
+	err = db.QueryRowContext(ctx, `SELECT count(*) FROM payments`).Scan(&n)
+	fmt.Println("payments:", n, err)
+	// Output:
+	// the holder of token 2: <nil>
+	// the holder of token 1: fenced: token 1 was presented for "account/7", which has seen token 2
+	// payments: 1 <nil>
 }

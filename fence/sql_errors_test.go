@@ -38,6 +38,15 @@ func TestNewSQLRefuses(t *testing.T) {
 	}
 }
 
+func TestDialectString(t *testing.T) {
+	t.Parallel()
+	for dialect, want := range map[fence.Dialect]string{fence.Postgres: "postgres", fence.SQLite: "sqlite", 3: "dialect 3"} {
+		if got := dialect.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 // Without a usable table a check decides nothing: its outcome is unknown, and that of a transaction
 // is that nothing was done.
 func TestSQLErrors(t *testing.T) {
@@ -146,6 +155,19 @@ func TestSQLDistrustsTriggers(t *testing.T) {
 			t.Errorf("got %v, want ErrUnknownOutcome", err)
 		}
 	})
+}
+
+// A check that fails only at its commit, after the database has returned the row, has not succeeded.
+func TestSQLFailsAtCommit(t *testing.T) {
+	t.Parallel()
+	db := openPostgres(t)
+	c := newSQL(t, db, "fence", fence.Postgres)
+	mustExec(t, db, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused at commit'; END $$`)
+	mustExec(t, db, `CREATE CONSTRAINT TRIGGER refused AFTER INSERT ON fence DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	var failure *pgconn.PgError
+	if err := c.Check(t.Context(), "account", 5); !errors.Is(err, runstore.ErrUnknownOutcome) || !errors.As(err, &failure) {
+		t.Errorf("got %v, want ErrUnknownOutcome with the server's error", err)
+	}
 }
 
 // A value of another type, as in a table that the service created wrongly, is no token.

@@ -49,3 +49,24 @@ func TestParseRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestParseRefusesRepeatedHeaders(t *testing.T) {
+	t.Parallel()
+	one, two := []string{"7"}, []string{"7", "7"}
+	for _, values := range [][2][]string{{one, nil}, {nil, one}, {one, two}, {two, one}} {
+		if p, err := wire.Parse(values[0], values[1]); !errors.Is(err, runstore.ErrInvalid) || errors.Is(err, wire.ErrMissing) {
+			t.Errorf("%q: got %v, %v; want ErrInvalid", values, p, err)
+		}
+	}
+}
+
+func TestMatch(t *testing.T) {
+	t.Parallel()
+	p := fence.Presented{Resource: "a", Token: 7}
+	if err := wire.Match(p, "a"); err != nil {
+		t.Error(err)
+	}
+	if err := wire.Match(p, "A"); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("got %v, want ErrInvalid", err)
+	}
+}
