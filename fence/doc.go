@@ -17,7 +17,7 @@
 //
 // # What it does not guarantee
 //
-//   - A checker learns of a takeover only from the first request under the new token. Until then it
+//   - A checker sees a takeover only in the first request under the new token. Until then it
 //     accepts the old one. A new holder therefore presents its token to every service before it
 //     acts anywhere or reads what it acts upon: that is an announcement, and any request that the
 //     service checks will do ([Announce], and fencehttp.AnnounceHandler).

@@ -55,7 +55,7 @@ func ExampleMemory() {
 	// fenced: true
 }
 
-// A service checks the token in the transaction of its own write: the check and the write are
+// A service checks the token in the transaction of the write that it fences: the check and the write are
 // committed together or not at all.
 func ExampleSQL_CheckTx() {
 	ctx := context.Background()
@@ -65,7 +65,7 @@ func ExampleSQL_CheckTx() {
 		return
 	}
 	defer db.Close()
-	db.SetMaxOpenConns(1) // each connection to :memory: is a database of its own
+	db.SetMaxOpenConns(1) // each connection to :memory: opens another database
 	checker, err := fence.NewSQL(db, "fence", fence.SQLite)
 	if err == nil {
 		err = checker.CreateTable(ctx)

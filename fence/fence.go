@@ -33,7 +33,7 @@ type Checker interface {
 	// by a call under its token before it acts. Nor does it cover what the caller does after the
 	// check. All tokens of a resource must come from one run.
 	//
-	// Whatever the error, the caller must not do what the token was presented for. Errors:
+	// After any error the caller must not do what the token was presented for. Errors:
 	//   - ErrFenced (as *StaleError and *runstore.FencedError): refused, a higher token was seen.
 	//     The presenter must stop: another holder has replaced it.
 	//   - ErrInvalid, ErrTooLarge (as *runstore.InputError): the resource or token is malformed.

@@ -51,7 +51,7 @@ func checkOrder(t *testing.T, c fence.Checker) {
 		{"a", 7, 0}, // the same holder again
 		{"a", 6, 7},
 		{"a", first, 7},
-		{"b", first, 0}, // another resource has tokens of its own
+		{"b", first, 0}, // the tokens of another resource do not count
 		{"a", 8, 0},
 		{"a", 7, 8},
 		{"a", last, 0},

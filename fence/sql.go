@@ -70,7 +70,7 @@ func NewSQL(db *sql.DB, table string, dialect Dialect) (*SQL, error) {
 	var text, greatest string
 	switch dialect {
 	case Postgres:
-		// "C" compares bytes, whatever the collation of the database.
+		// "C" compares bytes, also in a database with another collation.
 		text, greatest = `text COLLATE "C"`, "GREATEST"
 	case SQLite:
 		text, greatest = "TEXT", "max"

@@ -17,8 +17,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// onEachDatabase runs a test on each dialect, with a checker on a database of its own that also has
-// a table of the service.
+// onEachDatabase runs a test on each dialect, with a checker on a new database that also has a table
+// of the service.
 func onEachDatabase(t *testing.T, test func(t *testing.T, db *sql.DB, c *fence.SQL)) {
 	t.Parallel()
 	for _, d := range []struct {

@@ -20,7 +20,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// broken is a checker that fails with an error of its own.
+// broken is a checker whose every check fails with err.
 type broken struct{ err error }
 
 func (b broken) Check(context.Context, string, runstore.Token) error { return b.err }

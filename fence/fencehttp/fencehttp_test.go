@@ -14,7 +14,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// broken is a checker that fails with an error of its own.
+// broken is a checker whose every check fails with err.
 type broken struct{ err error }
 
 func (b broken) Check(context.Context, string, runstore.Token) error { return b.err }
@@ -146,7 +146,7 @@ func TestHandlerSeesTheFence(t *testing.T) {
 	}
 }
 
-// An announcement needs a fence whatever the options let through.
+// An announcement needs a fence even if the options let every request pass.
 func TestAnnounceHandlerNeedsAFence(t *testing.T) {
 	t.Parallel()
 	w := httptest.NewRecorder()
