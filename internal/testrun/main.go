@@ -26,7 +26,7 @@ import (
 var plain = []string{
 	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable",
 	"./emulators/spanner", "./emulators/postgres", "./emulators/alloydb", "./emulators/bigtable", "./emulators/doctor",
-	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./crossrun",
+	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./crossrun", "./fence",
 }
 
 const sqlite = "./runstore/sqlite"

@@ -1,0 +1,131 @@
+package fencegrpc
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/fence"
+	"github.com/tapestore/tapestore/fence/internal/wire"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The metadata keys of a fence.
+const (
+	TokenKey    = "fencing-token"
+	ResourceKey = "fencing-resource"
+)
+
+type outgoingKey struct{}
+
+// WithFence returns a context whose calls present the fence, through the client interceptors of this
+// package. The fence that a server has checked ([fence.FromContext]) is another one and is not
+// passed on by itself: the next service may guard other resources.
+func WithFence(ctx context.Context, resource string, token runstore.Token) context.Context {
+	return context.WithValue(ctx, outgoingKey{}, fence.Presented{Resource: resource, Token: token})
+}
+
+// outgoing writes the fence of [WithFence], if any, into the metadata of a call.
+func outgoing(ctx context.Context) (context.Context, error) {
+	p, ok := ctx.Value(outgoingKey{}).(fence.Presented)
+	if !ok {
+		return ctx, nil
+	}
+	token, resource, err := wire.Format(p)
+	if err != nil {
+		return ctx, err
+	}
+	md, _ := metadata.FromOutgoingContext(ctx) // a copy
+	if md == nil {
+		md = metadata.MD{}
+	}
+	md.Set(TokenKey, token)
+	md.Set(ResourceKey, resource)
+	return metadata.NewOutgoingContext(ctx, md), nil
+}
+
+// UnaryClientInterceptor presents the fence of [WithFence] with each unary call, and returns the
+// errors of [Refused]. A malformed fence fails with ErrInvalid or ErrTooLarge before the call.
+func UnaryClientInterceptor() grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		ctx, err := outgoing(ctx)
+		if err != nil {
+			return err
+		}
+		return Refused(invoker(ctx, method, req, reply, cc, opts...))
+	}
+}
+
+// StreamClientInterceptor presents the fence of [WithFence] with each stream, and returns the errors
+// of [Refused] from RecvMsg. A malformed fence fails with ErrInvalid or ErrTooLarge before the call.
+func StreamClientInterceptor() grpc.StreamClientInterceptor {
+	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		ctx, err := outgoing(ctx)
+		if err != nil {
+			return nil, err
+		}
+		stream, err := streamer(ctx, desc, cc, method, opts...)
+		if err != nil {
+			return nil, Refused(err)
+		}
+		return clientStream{stream}, nil
+	}
+}
+
+type clientStream struct{ grpc.ClientStream }
+
+// RecvMsg implements grpc.ClientStream.
+func (s clientStream) RecvMsg(m any) error { return Refused(s.ClientStream.RecvMsg(m)) }
+
+// Refused makes the status of a refused stale token match runstore.ErrFenced, with a
+// [fence.StaleError] in its chain; it still is the status that the server returned. Every other
+// error is returned as it is.
+func Refused(err error) error {
+	var already *refusedError
+	s, ok := status.FromError(err)
+	if err == nil || !ok || s.Code() != codes.FailedPrecondition || errors.As(err, &already) {
+		return err
+	}
+	for _, detail := range s.Details() {
+		info, ok := detail.(*errdetails.ErrorInfo)
+		if !ok || info.GetDomain() != Domain || info.GetReason() != reasonFenced {
+			continue
+		}
+		facts := info.GetMetadata()
+		return &refusedError{err: err, status: s, stale: &fence.StaleError{
+			Resource: facts["resource"], Presented: parse(facts["presented"]), Current: parse(facts["current"]),
+		}}
+	}
+	return err
+}
+
+// parse reads a token; it returns 0 if there is none.
+func parse(text string) runstore.Token {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return runstore.Token(n)
+}
+
+// refusedError is the status of a refusal with its details as an error.
+type refusedError struct {
+	err    error
+	status *status.Status
+	stale  *fence.StaleError
+}
+
+// Error implements error.
+func (e *refusedError) Error() string { return e.err.Error() }
+
+// Unwrap returns the refusal and the error of the call.
+func (e *refusedError) Unwrap() []error { return []error{e.stale, e.err} }
+
+// GRPCStatus returns the status that the server returned.
+func (e *refusedError) GRPCStatus() *status.Status { return e.status }

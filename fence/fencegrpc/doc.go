@@ -1,0 +1,21 @@
+// Package fencegrpc carries fencing tokens over gRPC: interceptors of the client write them into the
+// metadata of a call, and interceptors of the server check them.
+//
+// The metadata keys are fencing-token and fencing-resource, with values as in package fencehttp. A
+// refusal has an ErrorInfo of domain [Domain]:
+//
+//	code                reason             the handler has not run, because
+//	FAILED_PRECONDITION FENCED             the token is stale; metadata: resource, presented, current
+//	INVALID_ARGUMENT    FENCE_MISSING      there is no fence, and Options.Unfenced does not let it through
+//	INVALID_ARGUMENT    FENCE_MALFORMED    a value is malformed, repeated or missing, or names another resource
+//	RESOURCE_EXHAUSTED  FENCE_FULL         the checker remembers no further resource
+//	UNAVAILABLE         FENCE_UNAVAILABLE  the checker could not decide; a repeat is safe
+//	CANCELLED, DEADLINE_EXCEEDED           FENCE_UNAVAILABLE, and the call has ended
+//
+// A stream is checked when it begins and again before each message that the handler receives, so
+// that a stream opened under an old token ends with the takeover. A handler may have acted before it
+// is refused; what is UNAVAILABLE or RESOURCE_EXHAUSTED above is then UNKNOWN, so that no client
+// repeats the stream by itself.
+//
+// Package fence says what a check guarantees and what it does not.
+package fencegrpc

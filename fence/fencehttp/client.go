@@ -1,0 +1,54 @@
+package fencehttp
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/tapestore/tapestore/fence"
+	"github.com/tapestore/tapestore/fence/internal/wire"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The headers of a fence and of a refusal.
+const (
+	// TokenHeader and ResourceHeader are the headers of a request that presents a fence.
+	TokenHeader    = wire.Token
+	ResourceHeader = wire.Resource
+	// CurrentHeader is the header of a refusal of a stale token: the highest token that the service
+	// has seen.
+	CurrentHeader = "Fencing-Current"
+)
+
+// SetHeaders writes a fence into the headers of a request and replaces one that is there. Errors:
+// ErrInvalid, ErrTooLarge; the headers are unchanged then.
+func SetHeaders(h http.Header, resource string, token runstore.Token) error {
+	t, r, err := wire.Format(fence.Presented{Resource: resource, Token: token})
+	if err != nil {
+		return err
+	}
+	h.Set(TokenHeader, t)
+	h.Set(ResourceHeader, r)
+	return nil
+}
+
+// Refused returns the refusal of a stale token, as a [fence.StaleError], if resp is one; else nil.
+// It distinguishes the middleware's status 412 from one of the service itself by [CurrentHeader],
+// and leaves the body unread.
+//
+// After a refusal the caller stops: another holder has replaced it. Every other response says
+// nothing about the fence, and nil does not mean that the service checked it.
+func Refused(resp *http.Response) error {
+	if resp.StatusCode != http.StatusPreconditionFailed || resp.Header.Get(CurrentHeader) == "" {
+		return nil
+	}
+	stale := &fence.StaleError{}
+	if current, err := strconv.ParseInt(resp.Header.Get(CurrentHeader), 10, 64); err == nil {
+		stale.Current = runstore.Token(current)
+	}
+	if resp.Request != nil {
+		if p, err := wire.Parse(resp.Request.Header.Values(TokenHeader), resp.Request.Header.Values(ResourceHeader)); err == nil {
+			stale.Resource, stale.Presented = p.Resource, p.Token
+		}
+	}
+	return stale
+}
