@@ -13,6 +13,7 @@ EXAMPLE := conformance/example
 CONTAINERS := containers
 PEERS := bench/peers
 TEMPORAL := bench/peers/temporal
+K8S := lease/k8s
 
 .DEFAULT_GOAL := help
 
@@ -45,6 +46,7 @@ test: lint ## what CI runs: lint, then every test once; says what it leaves to t
 test-full: lint lint-containers ## the race detector on everything, all rounds, every transport, peers, containers, mutants; takes long
 	$(GO) run ./internal/testrun -full
 	TAPESTORE_EFFORT=full $(GO) -C $(EXAMPLE) test -race -count=1 ./...
+	$(MAKE) k8s
 	$(MAKE) peers
 	$(MAKE) containers
 	$(MAKE) mutants
@@ -82,6 +84,10 @@ mutants: ## put bugs into the adapters, one at a time, and report those that no 
 .PHONY: bench
 bench: ## the benchmark of all engines and their peers, into bench.html; minutes of building the first time
 	$(GO) -C $(PEERS) run ./cmd/tapestore bench --all --format html --out $(CURDIR)/bench.html
+
+.PHONY: k8s
+k8s: $(STATICCHECK) ## the module for client-go's leader election: lint and tests
+	$(GO) -C $(K8S) vet ./... && (cd $(K8S) && $(CURDIR)/$(STATICCHECK) ./...) && $(GO) -C $(K8S) test -count=1 ./...
 
 .PHONY: peers
 peers: $(STATICCHECK) ## the peers of the benchmark: lint and tests

@@ -185,7 +185,7 @@ func TestProcesses(t *testing.T) {
 	awaitEvents(t, store, 2)
 	t.Logf("killed: a standby was active after %v, with a TTL of %v", time.Since(killed).Round(time.Millisecond), processTTL)
 
-	suspend(t, all[second].cmd.Process)
+	suspend(t, store, all[second].cmd.Process)
 	paused := time.Now()
 	await("active 3")
 	awaitEvents(t, store, 3)
