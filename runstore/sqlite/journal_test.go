@@ -135,3 +135,42 @@ func TestJournalsKeepAnyBytes(t *testing.T) {
 		}
 	}
 }
+
+// Two runs that append by turns have an extent for each event, so their tails are sealed several
+// times. All their events stay readable, from every position.
+func TestSealedTails(t *testing.T) {
+	s := openFile(t, filepath.Join(t.TempDir(), "tape.db"))
+	runs := []runstore.RunID{"a", "b"}
+	for _, id := range runs {
+		if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const length = 300
+	for n := range length {
+		for _, id := range runs {
+			b := runstore.NewBatch(id, runstore.Unguarded("test"))
+			b.Append("event", fmt.Append(nil, n+1))
+			if _, err := s.Commit(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, id := range runs {
+		for _, from := range []runstore.Seq{1, 2, length / 2, length} {
+			seq := from
+			for e, err := range runstore.Journal(t.Context(), s, id, from) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e.Seq != seq || string(e.Data) != fmt.Sprint(seq) {
+					t.Fatalf("run %s from %d: got event %d with %s, want %d", id, from, e.Seq, e.Data, seq)
+				}
+				seq++
+			}
+			if seq != length+1 {
+				t.Errorf("run %s from %d: the journal ends before %d, want after %d", id, from, seq, length)
+			}
+		}
+	}
+}
