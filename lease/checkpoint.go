@@ -11,6 +11,9 @@ type checkpoint struct {
 	writes runstore.Writes
 	id     runstore.BatchID // of the renewal that carries the writes, the same for every repeat
 	done   chan error       // buffered: receives the outcome, once
+	// doubt is the first renewal with the writes whose outcome is unknown. A repeat may return its
+	// result, which extends nothing.
+	doubt *renewal
 }
 
 // Checkpoint has the next renewal carry the writes: they are applied with it, in one atomic step and
@@ -24,8 +27,9 @@ type checkpoint struct {
 //     a batch of their own, or one checkpoint that contains them.
 //   - The store's refusal of the writes, such as runstore.ErrTooLarge. The lease is then renewed
 //     without them.
-//   - [ErrEnded]: the work has returned, and no renewal had carried the writes. What belongs to the
-//     end of the work goes to [Held.ReleaseWith].
+//   - [ErrEnded]: the work has returned. It matches runstore.ErrUnknownOutcome where a renewal had
+//     carried the writes and its outcome is unknown. What belongs to the end of the work goes to
+//     [Held.ReleaseWith].
 //   - The [LostError], if the lease was lost. It matches runstore.ErrUnknownOutcome where a renewal
 //     had carried the writes and its outcome is unknown.
 //

@@ -106,6 +106,46 @@ func TestCheckpointIsAppliedOnce(t *testing.T) {
 	})
 }
 
+// The repeat of a renewal with a checkpoint returns the first result and extends nothing, so the
+// trust counts from the first request whose outcome was unknown.
+func TestRepeatedCheckpointExtendsNoTrust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.renew = func(_ context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			switch n {
+			case 1, 2, 3: // the first is applied
+				if n == 1 {
+					_, _ = next()
+				}
+				return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnknownOutcome}
+			case 4: // the repeat is answered
+				return next()
+			default:
+				return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnavailable}
+			}
+		}
+		var late time.Duration
+		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+			if err := <-held.Checkpoint(writes("step")); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			now, err := f.Now(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			late = now.Sub(held.Lease().ExpiresAt)
+			return nil
+		})
+		if !errors.Is(err, lease.ErrExpired) {
+			t.Errorf("got %v, want ErrExpired", err)
+		}
+		if late > -3*time.Second {
+			t.Errorf("the work ended %v after the expiry on the store clock, want a margin before it", late)
+		}
+	})
+}
+
 // Writes that the store refuses cost neither the lease nor the next checkpoint.
 func TestRefusedCheckpointKeepsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
