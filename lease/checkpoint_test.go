@@ -146,6 +146,32 @@ func TestRepeatedCheckpointExtendsNoTrust(t *testing.T) {
 	})
 }
 
+// Work that hands over refused writes again and again keeps its lease, and sends no stream of
+// requests: every other renewal carries nothing.
+func TestRefusedCheckpointsInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.renew = func(_ context.Context, _ int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			time.Sleep(10 * time.Millisecond)
+			return next()
+		}
+		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+			var bad runstore.Writes
+			bad.Append("", nil) // an event needs a kind
+			for began := time.Now(); ctx.Err() == nil && time.Since(began) < 2*time.Minute; time.Sleep(time.Millisecond) {
+				held.Checkpoint(bad)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if n := len(f.renewed()); n < 20 || n > 60 {
+			t.Errorf("%d renewals in two minutes, want two for each heartbeat", n)
+		}
+	})
+}
+
 // Writes that the store refuses cost neither the lease nor the next checkpoint.
 func TestRefusedCheckpointKeepsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

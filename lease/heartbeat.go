@@ -34,6 +34,7 @@ func (h *Held) applyRenewal(r renewal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.settleCheckpoint(r.carried, nil)
+	h.bare = false
 	if r.carried != nil && r.carried.doubt != nil {
 		r.sent, r.wall = r.carried.doubt.sent, r.carried.doubt.wall
 	}
