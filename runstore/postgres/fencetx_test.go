@@ -344,3 +344,43 @@ func TestRollbackIsBounded(t *testing.T) {
 		t.Error("FenceTx waits for ever")
 	}
 }
+
+// A fenced transaction delays its own run and the feed, but no write of another run.
+func TestFencedTransactionDelaysTheFeed(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	lease, other, conn := hold(t, s, "run"), hold(t, s, "other"), ledger(t, address)
+	tx := begin(t, conn, pgx.ReadCommitted)
+	if err := s.FenceTx(t.Context(), tx, lease.Fence()); err != nil {
+		t.Fatal(err)
+	}
+	own := make(chan error, 20)
+	for range cap(own) {
+		go func() {
+			_, err := s.Commit(t.Context(), appending(lease, "own"))
+			own <- err
+		}()
+	}
+	awaitLocked(t, address, 1)
+	for range 20 {
+		commit(t, s, appending(other, "other"))
+	}
+	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: other.Fence(), TTL: time.Minute}); err != nil {
+		t.Error(err)
+	}
+	if events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 100}); err != nil || len(events) != 0 {
+		t.Errorf("%d events, %v; want none before the transaction ends", len(events), err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for range cap(own) {
+		if err := <-own; err != nil {
+			t.Error(err)
+		}
+	}
+	if events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 100}); err != nil || len(events) != 40 {
+		t.Errorf("%d events, %v; want 40", len(events), err)
+	}
+}
