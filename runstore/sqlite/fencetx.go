@@ -27,9 +27,10 @@ import (
 // Otherwise it fails if another connection has written since (SQLITE_BUSY_SNAPSHOT).
 //
 // On an error FenceTx rolls the transaction back, so that a caller that ignores the error commits
-// nothing. Errors: ErrFenced, ErrLeaseExpired (strict leases), ErrStoreBehind, ErrNotFound;
-// ErrInvalid without a fence; ErrUnavailable, with the driver's error as its cause, if a statement
-// failed, for example because the file was locked for longer than the connection's busy_timeout.
+// nothing. Errors: ErrFenced, ErrLeaseExpired (strict leases, judged when FenceTx runs),
+// ErrStoreBehind, ErrNotFound; ErrInvalid without a fence; ErrUnavailable, with the driver's error as
+// its cause, if a statement failed, for example because the file was locked for longer than the
+// connection's busy_timeout.
 func (s *Store) FenceTx(ctx context.Context, tx *sql.Tx, f runstore.Fence) error {
 	err := s.checkFence(ctx, tx, f)
 	if err == nil {
