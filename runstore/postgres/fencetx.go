@@ -27,7 +27,8 @@ import (
 //
 // Call FenceTx outside of savepoints and nested transactions: a rollback to a savepoint would release
 // the lock. The feed of all runs shows no event that is committed after FenceTx until the
-// transaction has ended. The transaction's role needs SELECT and UPDATE on tapestore.runs.
+// transaction has ended. The transaction's role needs SELECT and UPDATE on tapestore.runs, and SELECT
+// on tapestore.store.
 //
 // On an error FenceTx rolls the transaction back, with the transaction around it if tx is nested, so
 // that a caller that ignores the error commits nothing. Errors: ErrFenced, ErrLeaseExpired (strict
@@ -98,14 +99,17 @@ func (s *Store) checkFence(f runstore.Fence, row func(text string, args []any, t
 	// The time is read after the lock, in a statement of its own: one that waits for a lock may have
 	// evaluated its columns before.
 	var now pgtype.Timestamptz
+	var epoch int64
 	var nested bool
-	if err := row(sqlFenceJudge, []any{[]byte(f.Run())}, &now, &nested); err != nil {
+	if err := row(sqlFenceJudge, []any{[]byte(f.Run())}, &now, &epoch, &nested); err != nil {
 		return err
 	}
 	if nested {
 		return adapter.Invalid("transaction", "has an open savepoint, and a rollback to it would end the protection: call FenceTx outside")
 	}
-	return h.head(f.Run()).Fence(f, now.Time.UTC().Truncate(time.Microsecond))
+	head := h.head(f.Run())
+	head.Epoch = runstore.Epoch(epoch)
+	return head.Fence(f, now.Time.UTC().Truncate(time.Microsecond))
 }
 
 func noRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) || errors.Is(err, sql.ErrNoRows) }

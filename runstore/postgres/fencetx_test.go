@@ -384,3 +384,24 @@ func TestFencedTransactionDelaysTheFeed(t *testing.T) {
 		t.Errorf("%d events, %v; want 40", len(events), err)
 	}
 }
+
+// A fence that a failover lost is judged as a commit judges it: the store is behind until its epoch
+// is raised, and the fence is not current afterwards.
+func TestFenceOfALostGrant(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	conn, lost := connect(t, address), hold(t, s, "run")
+	lost.Token++ // as granted by a history that is lost
+	for _, want := range []error{runstore.ErrStoreBehind, runstore.ErrFenced} {
+		if _, err := s.Commit(t.Context(), appending(lost, "event")); !errors.Is(err, want) {
+			t.Errorf("commit: %v, want %v", err, want)
+		}
+		if err := s.FenceTx(t.Context(), begin(t, conn, pgx.ReadCommitted), lost.Fence()); !errors.Is(err, want) {
+			t.Errorf("transaction: %v, want %v", err, want)
+		}
+		if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

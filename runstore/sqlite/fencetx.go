@@ -61,10 +61,10 @@ func (s *Store) checkFence(ctx context.Context, tx *sql.Tx, f runstore.Fence) er
 	} else if n == 0 {
 		return runstore.ErrNotFound
 	}
-	var token, state, strict, expires int64
+	var token, state, strict, expires, epoch int64
 	var grant string
 	var owner, reactor []byte
-	if err := tx.QueryRowContext(ctx, sqlFenceRead, []byte(f.Run())).Scan(&token, &grant, &state, &owner, &reactor, &strict, &expires); err != nil {
+	if err := tx.QueryRowContext(ctx, sqlFenceRead, []byte(f.Run())).Scan(&token, &grant, &state, &owner, &reactor, &strict, &expires, &epoch); err != nil {
 		return err
 	}
 	var now time.Time
@@ -76,7 +76,7 @@ func (s *Store) checkFence(ctx context.Context, tx *sql.Tx, f runstore.Fence) er
 	}
 	head := rules.Head{
 		Run:   runstore.Run{ID: f.Run(), Token: runstore.Token(token), ExpiresAt: runstore.FromMicros(expires)},
-		Grant: runstore.GrantID(grant), State: rules.GrantState(state),
+		Grant: runstore.GrantID(grant), State: rules.GrantState(state), Epoch: runstore.Epoch(epoch),
 	}
 	if head.State == rules.Current {
 		head.Holder = runstore.Holder{
