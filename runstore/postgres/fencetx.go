@@ -30,6 +30,10 @@ import (
 // transaction has ended. The transaction's role needs SELECT and UPDATE on tapestore.runs, and SELECT
 // on tapestore.store.
 //
+// FenceTx judges by the server that the transaction is on. After a failover that lost commits, the
+// store raises the epoch on the first connection that it makes itself, and until then a transaction
+// of the caller's finds the grants of before the loss.
+//
 // On an error FenceTx rolls the transaction back, with the transaction around it if tx is nested, so
 // that a caller that ignores the error commits nothing. Errors: ErrFenced, ErrLeaseExpired (strict
 // leases, judged when FenceTx runs), ErrStoreBehind, ErrNotFound; ErrInvalid without a fence or

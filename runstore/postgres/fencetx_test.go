@@ -405,3 +405,21 @@ func TestFenceOfALostGrant(t *testing.T) {
 		}
 	}
 }
+
+// FenceTx works in every mode in which pgx executes statements, as poolers need them, and under
+// every isolation level.
+func TestFenceInEveryMode(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	lease := hold(t, s, "run")
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		conn := connect(t, with(address, "default_query_exec_mode="+mode))
+		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+			tx := begin(t, conn, level)
+			if err := errors.Join(s.FenceTx(t.Context(), tx, lease.Fence()), tx.Commit(t.Context())); err != nil {
+				t.Errorf("%s, %s: %v", mode, level, err)
+			}
+		}
+	}
+}
