@@ -11,6 +11,9 @@ type checkpoint struct {
 	writes runstore.Writes
 	id     runstore.BatchID // of the renewal that carries the writes, the same for every repeat
 	done   chan error       // buffered: receives the outcome, once
+	// doubt is the first renewal with the writes whose outcome is unknown. A repeat may return its
+	// result, which extends nothing.
+	doubt *renewal
 }
 
 // Checkpoint has the next renewal carry the writes: they are applied with it, in one atomic step and
@@ -22,10 +25,11 @@ type checkpoint struct {
 //
 //   - [ErrReplaced]: a later call came before the next renewal. Writes that must all be applied need
 //     a batch of their own, or one checkpoint that contains them.
-//   - The store's refusal of the writes, such as runstore.ErrTooLarge. The lease is then renewed
-//     without them.
-//   - [ErrEnded]: the work has returned, and no renewal had carried the writes. What belongs to the
-//     end of the work goes to [Held.ReleaseWith].
+//   - The store's refusal of the writes, such as runstore.ErrTooLarge. The next renewal then carries
+//     no writes, so that the refusal does not cost the lease.
+//   - [ErrEnded]: the work has returned. It matches runstore.ErrUnknownOutcome where a renewal had
+//     carried the writes and its outcome is unknown. What belongs to the end of the work goes to
+//     [Held.ReleaseWith].
 //   - The [LostError], if the lease was lost. It matches runstore.ErrUnknownOutcome where a renewal
 //     had carried the writes and its outcome is unknown.
 //
@@ -51,11 +55,11 @@ func (h *Held) Checkpoint(w runstore.Writes) <-chan error {
 }
 
 // nextCheckpoint returns the checkpoint for the next renewal, or nil: that of a renewal of unknown
-// outcome first, under its id.
+// outcome first, under its id. After a refusal the lease is renewed without a checkpoint first.
 func (h *Held) nextCheckpoint() *checkpoint {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.sending == nil {
+	if h.sending == nil && !h.bare {
 		h.sending, h.next = h.next, nil
 	}
 	return h.sending
@@ -76,6 +80,7 @@ func (h *Held) reportCheckpoint(c *checkpoint, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.settleCheckpoint(c, err)
+	h.bare = err != nil
 }
 
 // endCheckpoints reports the outcome of the checkpoints that no renewal has settled, when the work

@@ -106,6 +106,72 @@ func TestCheckpointIsAppliedOnce(t *testing.T) {
 	})
 }
 
+// The repeat of a renewal with a checkpoint returns the first result and extends nothing, so the
+// trust counts from the first request whose outcome was unknown.
+func TestRepeatedCheckpointExtendsNoTrust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.renew = func(_ context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			switch n {
+			case 1, 2, 3: // the first is applied
+				if n == 1 {
+					_, _ = next()
+				}
+				return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnknownOutcome}
+			case 4: // the repeat is answered
+				return next()
+			default:
+				return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnavailable}
+			}
+		}
+		var late time.Duration
+		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+			if err := <-held.Checkpoint(writes("step")); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			now, err := f.Now(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			late = now.Sub(held.Lease().ExpiresAt)
+			return nil
+		})
+		if !errors.Is(err, lease.ErrExpired) {
+			t.Errorf("got %v, want ErrExpired", err)
+		}
+		if late > -3*time.Second {
+			t.Errorf("the work ended %v after the expiry on the store clock, want a margin before it", late)
+		}
+	})
+}
+
+// Work that hands over refused writes again and again keeps its lease, and sends no stream of
+// requests: every other renewal carries nothing.
+func TestRefusedCheckpointsInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.renew = func(_ context.Context, _ int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			time.Sleep(10 * time.Millisecond)
+			return next()
+		}
+		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+			var bad runstore.Writes
+			bad.Append("", nil) // an event needs a kind
+			for began := time.Now(); ctx.Err() == nil && time.Since(began) < 2*time.Minute; time.Sleep(time.Millisecond) {
+				held.Checkpoint(bad)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if n := len(f.renewed()); n < 20 || n > 60 {
+			t.Errorf("%d renewals in two minutes, want two for each heartbeat", n)
+		}
+	})
+}
+
 // Writes that the store refuses cost neither the lease nor the next checkpoint.
 func TestRefusedCheckpointKeepsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

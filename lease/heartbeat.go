@@ -27,11 +27,17 @@ func (h *Held) renew(ctx context.Context) renewal {
 	return r
 }
 
-// applyRenewal records a successful renewal and extends the trust.
+// applyRenewal records a successful renewal and extends the trust. The result of a repeated
+// checkpoint may be that of an earlier request, so the trust then counts from the first request that
+// may have been applied.
 func (h *Held) applyRenewal(r renewal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.settleCheckpoint(r.carried, nil)
+	h.bare = false
+	if r.carried != nil && r.carried.doubt != nil {
+		r.sent, r.wall = r.carried.doubt.sent, r.carried.doubt.wall
+	}
 	h.lease = r.lease
 	h.trust = h.trust.extend(r.sent, r.wall, h.keeper.opts.TTL, h.keeper.opts.Margin)
 }
@@ -129,6 +135,9 @@ func (b *heartbeats) handleReply(r renewal) bool {
 		b.held.applyRenewal(r)
 		b.scheduleNext()
 	case transient(r.err):
+		if c := r.carried; c != nil && c.doubt == nil && runstore.OutcomeOf(r.err) == runstore.Unknown {
+			c.doubt = &r
+		}
 		b.scheduleRetry(r.err)
 	case r.carried != nil && !endsLease(r.err):
 		b.held.reportCheckpoint(r.carried, r.err)

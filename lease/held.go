@@ -28,6 +28,7 @@ type Held struct {
 	final    runstore.Writes
 	next     *checkpoint // the checkpoint that no renewal has carried yet
 	sending  *checkpoint // the checkpoint of the renewal in flight, or of unknown outcome
+	bare     bool        // the store refused a checkpoint, and no renewal has succeeded since
 }
 
 func (k *Keeper) newHeld(granted Granted) *Held {

@@ -20,7 +20,8 @@ const (
 	Stopped State = iota
 	// Standby replicas wait for the lease.
 	Standby
-	// Active is the replica that holds the lease and runs the work, as far as it knows.
+	// Active is the replica that runs the work under the lease, as far as it knows. After a loss it
+	// is active until its work has returned.
 	Active
 )
 
@@ -49,7 +50,8 @@ type Status struct {
 	Since time.Time
 	// Terms counts the terms of this replica, and Lost those that ended by a loss.
 	Terms, Lost int64
-	// Err is the last loss of the lease or refusal of the store; nil if there was none.
+	// Err is the last loss of the lease, the last error of a term that ended by StepDown, or the
+	// error with which Run returned before its context had ended; nil if there was none.
 	Err error
 }
 
@@ -101,35 +103,48 @@ func (c *Coordinator) Status() Status {
 //
 // Run returns the store's error if no later request can succeed, such as runstore.ErrClosed or
 // ErrInvalid. Only one call of Run may be active; another returns an error at once.
-func (c *Coordinator) Run(ctx context.Context, work lease.Work) error {
+func (c *Coordinator) Run(ctx context.Context, work lease.Work) (err error) {
 	if err := c.begin(); err != nil {
 		return err
 	}
-	defer c.end()
-	for {
-		granted, err := c.acquire(ctx)
+	defer func() {
 		if ctx.Err() != nil {
-			return errors.Join(context.Cause(ctx), err)
+			c.end(nil)
+		} else {
+			c.end(err)
 		}
-		if err != nil {
-			return err
-		}
-		steppedDown, err := c.term(ctx, granted, work)
+	}()
+	for ctx.Err() == nil {
+		granted, err := c.acquire(ctx)
 		switch {
-		case errors.Is(err, lease.ErrLost):
-			c.enter(Standby, func(s *Status) { s.Lost++; s.Err = err })
+		case err == nil && ctx.Err() != nil:
+			return c.keeper.Hold(ctx, granted, work) // releases the lease, and does not run the work
 		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case !steppedDown:
+			return errors.Join(context.Cause(ctx), err)
+		case err != nil:
 			return err
-		default:
-			c.enter(Standby, func(s *Status) { s.Err = err })
+		}
+		end, err := c.term(ctx, granted, work)
+		switch end {
+		case termLost:
+			c.enter(Standby, func(s *Status) { s.Lost++; s.Err = err })
+		case termStopped:
+			return context.Cause(ctx)
+		case termDone:
+			return err
+		case termSteppedDown:
+			c.enter(Standby, func(s *Status) {
+				if err != nil && !errors.Is(err, ErrSteppedDown) && !errors.Is(err, context.Canceled) {
+					s.Err = err
+				}
+			})
 			// Another replica comes first.
 			if !pause(ctx, c.opts.AcquireInterval) {
 				return context.Cause(ctx)
 			}
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // StepDown ends the current term of this replica, if it has one: the work's context ends with
@@ -172,19 +187,54 @@ func (c *Coordinator) acquire(ctx context.Context) (lease.Granted, error) {
 	}
 }
 
-// term runs the work of one term. It reports whether the replica stepped down.
-func (c *Coordinator) term(ctx context.Context, granted lease.Granted, work lease.Work) (steppedDown bool, err error) {
+// termEnd is how a term has ended.
+type termEnd int
+
+const (
+	termLost        termEnd = iota // the lease was lost
+	termDone                       // the work returned although its context had not ended
+	termStopped                    // the context of Run ended
+	termSteppedDown                // StepDown was called
+)
+
+// term runs the work of one term, and returns how the term ended.
+func (c *Coordinator) term(ctx context.Context, granted lease.Granted, work lease.Work) (termEnd, error) {
 	termCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	c.mu.Lock()
-	c.stepDown = cancel
-	c.mu.Unlock()
+	c.setStepDown(cancel)
+	defer c.setStepDown(nil)
 	c.enter(Active, func(s *Status) { s.Token = granted.Lease.Token; s.Terms++ })
-	err = c.keeper.Hold(termCtx, granted, work)
+	// The end is judged when the work returns: the release takes a while, in which the context may
+	// end too.
+	done, lost := false, false
+	err := c.keeper.Hold(termCtx, granted, func(ctx context.Context, held *lease.Held) error {
+		err := work(ctx, held)
+		done, lost = ctx.Err() == nil, isLoss(context.Cause(ctx), granted.Lease)
+		return err
+	})
+	switch {
+	case lost || isLoss(err, granted.Lease):
+		return termLost, err
+	case done:
+		return termDone, err
+	case ctx.Err() != nil:
+		return termStopped, err
+	default:
+		return termSteppedDown, err
+	}
+}
+
+// isLoss reports whether err is the loss of the lease l. The work may return the loss of another
+// lease, which it held itself.
+func isLoss(err error, l runstore.Lease) bool {
+	var lost *lease.LostError
+	return errors.As(err, &lost) && lost.Run == l.Run && lost.Token == l.Token
+}
+
+func (c *Coordinator) setStepDown(cancel context.CancelCauseFunc) {
 	c.mu.Lock()
-	c.stepDown = nil
-	c.mu.Unlock()
-	return context.Cause(termCtx) == ErrSteppedDown, err
+	defer c.mu.Unlock()
+	c.stepDown = cancel
 }
 
 // begin marks the coordinator as running.
@@ -200,8 +250,13 @@ func (c *Coordinator) begin() error {
 	return nil
 }
 
-func (c *Coordinator) end() {
-	c.enter(Stopped, nil)
+// end marks the coordinator as stopped. A nil err leaves the error of the status.
+func (c *Coordinator) end(err error) {
+	c.enter(Stopped, func(s *Status) {
+		if err != nil {
+			s.Err = err
+		}
+	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running = false

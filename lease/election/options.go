@@ -39,7 +39,8 @@ type Options struct {
 	// OnChange is called after each change of [Status], in order, on the goroutine of Run. It must
 	// not block. Nil means no calls.
 	OnChange func(Status)
-	// Logger receives the changes of Status and the requests that failed. Default slog.Default().
+	// Logger receives the changes of Status, and why the run could not be created. Requests for the
+	// lease that fail are repeated silently. Default slog.Default().
 	Logger *slog.Logger
 }
 

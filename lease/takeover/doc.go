@@ -11,7 +11,8 @@
 //   - A claim is a compare-and-swap: it succeeds only if nobody has been granted the lease since the
 //     scan. A worker therefore never repeats work that another worker has just completed.
 //   - At most Options.MaxInFlight pieces of work run at a time.
-//   - Every due run is found within one scan, which comes at most Options.MaxBackoff after the last.
+//   - While a worker has a free slot, it scans at most Options.MaxBackoff after its last scan. A scan
+//     that loses a race ends there; another worker has made progress then.
 //
 // # How contenders keep apart
 //

@@ -28,7 +28,11 @@ func (w *Worker) exclude(id runstore.RunID, lost bool) {
 	if lost {
 		e.until = now.Add(w.opts.Cooldown)
 	} else {
-		e.until = now.Add(jitter(min(w.opts.MinBackoff<<min(e.failures, 20), w.opts.MaxBackoff)))
+		wait := w.opts.MinBackoff
+		for n := e.failures; n > 0 && wait < w.opts.MaxBackoff; n-- {
+			wait = min(2*wait, w.opts.MaxBackoff)
+		}
+		e.until = now.Add(jitter(wait))
 		e.failures++
 	}
 	w.excluded.set(id, e, w.opts.MaxBackoff)

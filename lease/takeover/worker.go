@@ -77,13 +77,16 @@ func (w *Worker) Status() Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.status
-	s.InFlight = len(w.slots)
+	s.InFlight = len(w.driven)
 	return s
 }
 
 // Run claims runs and drives them until ctx ends. It then waits until all work has returned and all
 // leases are released, and returns the context's cause. It returns earlier, with the store's error,
-// only if no later attempt can succeed: the store is closed or refuses the options.
+// only if no later attempt can succeed: the store is closed or refuses the options. If ctx ends
+// while a claim is in flight, the claim may have been granted; that lease expires unused.
+//
+// A panic of work ends the process, as in any goroutine, after the release of its lease.
 func (w *Worker) Run(ctx context.Context, work Work) error {
 	var inFlight sync.WaitGroup
 	defer inFlight.Wait()
@@ -226,12 +229,12 @@ func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 		}
 		return work(ctx, held, run)
 	})
-	lost := errors.Is(err, lease.ErrLost)
+	lost := isLoss(err, granted.Lease)
 	switch {
 	case err == nil:
 		w.include(id)
 		return
-	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+	case ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err())):
 		return // the work was ended with the worker
 	case lost:
 		w.count(func(s *Status) { s.Lost++ })
@@ -240,6 +243,13 @@ func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 	}
 	w.exclude(id, lost)
 	w.opts.Logger.Warn("takeover: the work on a run ended with an error", "run", id, "token", granted.Lease.Token, "lost", lost, "error", err)
+}
+
+// isLoss reports whether err is the loss of the lease l. The work may return the loss of another
+// lease, which it held itself.
+func isLoss(err error, l runstore.Lease) bool {
+	var lost *lease.LostError
+	return errors.As(err, &lost) && lost.Run == l.Run && lost.Token == l.Token
 }
 
 func (w *Worker) count(f func(*Status)) {

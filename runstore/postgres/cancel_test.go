@@ -6,7 +6,9 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -63,6 +65,66 @@ func TestUnansweredCancelClosesItsConnection(t *testing.T) {
 		t.Error("the connection stays in use, and a late cancel request would hit its next statement")
 	}
 }
+
+// A cancel request of a connection's first statements, before a caller has it, may be in flight too:
+// then no caller gets the connection.
+func TestUnansweredCancelOfANewConnection(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	var tries atomic.Int32
+	var refuse atomic.Bool
+	var marked atomic.Uint32 // the session with a cancel request in flight
+	hit := &statements{session: &marked}
+	s := open(t, with(address, "pool_max_conns=1"), func(c *pgxpool.Config, _ *postgres.Options) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if refuse.CompareAndSwap(true, false) {
+				return nil, errors.New("a fault of the test")
+			}
+			return dial(ctx, network, addr)
+		}
+		c.ConnConfig.Tracer = hit
+		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			if marked.Load() != 0 || tries.Add(1) > 30 {
+				return nil
+			}
+			bound, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			refuse.Store(true)
+			if _, err := conn.Exec(bound, `SELECT pg_sleep(0.08)`); err != nil {
+				return err // cut short on a slow machine: the connection is closed, and another one is tried
+			}
+			if !refuse.CompareAndSwap(true, false) { // else the statement ended first
+				marked.Store(conn.PgConn().PID())
+			}
+			return nil
+		}
+	})
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	if marked.Load() == 0 {
+		t.Skip("no statement outlived its context")
+	}
+	if n := hit.n.Load(); n > 0 {
+		t.Errorf("%d statements that a late cancel request would hit", n)
+	}
+}
+
+// statements counts the statements of a session.
+type statements struct {
+	session *atomic.Uint32
+	n       atomic.Int32
+}
+
+func (s *statements) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	if conn.PgConn().PID() == s.session.Load() {
+		s.n.Add(1)
+	}
+	return ctx
+}
+
+func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // cancelBehindLock cancels a commit that waits for the lock of its run. If refused is not nil, it
 // waits for its signal and then lets the commit have the lock. Otherwise the commit ends first.

@@ -59,10 +59,21 @@ func configure(config *pgxpool.Config, e *engine) {
 			if err := next(ctx, conn); err != nil {
 				return err
 			}
+			if mayCancelNext(ctx, conn.PgConn()) {
+				return errCancelInFlight
+			}
 		}
-		return e.checkConn(ctx, conn)
+		err := e.checkConn(ctx, conn)
+		if err == nil && mayCancelNext(ctx, conn.PgConn()) {
+			err = errCancelInFlight
+		}
+		return err
 	}
 }
+
+// errCancelInFlight is returned for a new connection if a cancel request could hit the next caller's
+// statement.
+var errCancelInFlight = errors.New("postgres: a cancel request may be in flight")
 
 // settings returns the session settings that protect the store from statements and transactions
 // that hang, and that fix the plans of prepared statements. Plans are the same for all values. A

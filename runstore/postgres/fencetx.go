@@ -25,15 +25,37 @@ import (
 // Options.LockTimeout and undoes the changes (idle_in_transaction_session_timeout, set for this
 // transaction only).
 //
-// On an error FenceTx rolls the transaction back, so that a caller that ignores the error commits
-// nothing. Errors: ErrFenced, ErrLeaseExpired (strict leases), ErrStoreBehind, ErrNotFound;
-// ErrInvalid without a fence; ErrUnavailable, with the driver's error as its cause, if a statement
+// Call FenceTx outside of savepoints and nested transactions: a rollback to a savepoint would release
+// the lock. The feed of all runs shows no event that is committed after FenceTx until the
+// transaction has ended. The transaction's role needs SELECT and UPDATE on tapestore.runs, and SELECT
+// on tapestore.store.
+//
+// FenceTx judges by the server that the transaction is on. After a failover that lost commits, the
+// store raises the epoch on the first connection that it makes itself, and until then a transaction
+// of the caller's finds the grants of before the loss.
+//
+// On an error FenceTx rolls the transaction back, with the transaction around it if tx is nested, so
+// that a caller that ignores the error commits nothing. Errors: ErrFenced, ErrLeaseExpired (strict
+// leases, judged when FenceTx runs), ErrStoreBehind, ErrNotFound; ErrInvalid without a fence or
+// inside of a savepoint; ErrUnavailable, with the driver's error as its cause, if a statement
 // failed, for example because the transaction is serializable and the row has changed since it
 // began (SQLSTATE 40001).
 func (s *Store) FenceTx(ctx context.Context, tx pgx.Tx, f runstore.Fence) error {
 	return s.fenceTx(f, func(text string, args []any, targets ...any) error {
 		return tx.QueryRow(ctx, s.engine.sql(text), args...).Scan(targets...)
-	}, func() error { return tx.Rollback(context.WithoutCancel(ctx)) })
+	}, func() error { return rollback(ctx, tx) })
+}
+
+// rollback rolls back a transaction with all its savepoints. The rollback of a nested pgx.Tx ends
+// at its savepoint, so the whole transaction is restarted first. The nested rollback then fails,
+// because its savepoint is gone, and what the caller does in the outer transaction fails too.
+func rollback(ctx context.Context, tx pgx.Tx) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+	defer cancel()
+	if _, err := tx.Exec(ctx, "ROLLBACK AND CHAIN"); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+		return tx.Conn().Close(ctx) // the server undoes the changes
+	}
+	return tx.Rollback(ctx)
 }
 
 // FenceSQLTx is [Store.FenceTx] for a transaction of package database/sql, with any driver that
@@ -81,10 +103,17 @@ func (s *Store) checkFence(f runstore.Fence, row func(text string, args []any, t
 	// The time is read after the lock, in a statement of its own: one that waits for a lock may have
 	// evaluated its columns before.
 	var now pgtype.Timestamptz
-	if err := row(sqlClockNow, nil, &now); err != nil {
+	var epoch int64
+	var nested bool
+	if err := row(sqlFenceJudge, []any{[]byte(f.Run())}, &now, &epoch, &nested); err != nil {
 		return err
 	}
-	return h.head(f.Run()).Fence(f, now.Time.UTC().Truncate(time.Microsecond))
+	if nested {
+		return adapter.Invalid("transaction", "has an open savepoint, and a rollback to it would end the protection: call FenceTx outside")
+	}
+	head := h.head(f.Run())
+	head.Epoch = runstore.Epoch(epoch)
+	return head.Fence(f, now.Time.UTC().Truncate(time.Microsecond))
 }
 
 func noRows(err error) bool { return errors.Is(err, pgx.ErrNoRows) || errors.Is(err, sql.ErrNoRows) }

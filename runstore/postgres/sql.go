@@ -22,6 +22,7 @@ var (
 	sqlFeedPage            = sqlFiles.Statement("feed_page")
 	sqlFeedPageBack        = sqlFiles.Statement("feed_page_back")
 	sqlFeedStrangers       = sqlFiles.Statement("feed_strangers")
+	sqlFenceJudge          = sqlFiles.Statement("fence_judge")
 	sqlFenceLimitIdle      = sqlFiles.Statement("fence_limit_idle")
 	sqlFenceLock           = sqlFiles.Statement("fence_lock")
 	sqlIncarnationRead     = sqlFiles.Statement("incarnation_read")

@@ -17,8 +17,8 @@ import (
 // FenceTx locks the run's row (an exclusive lock, by one statement). Spanner keeps the lock until
 // the commit or aborts the transaction, so every change comes before the next grant. The holder's
 // own commits and heartbeats wait too, so keep the transaction shorter than a heartbeat. Spanner
-// aborts a transaction that is idle for 10 s: a paused process keeps no successor waiting for
-// longer.
+// may abort a transaction that is idle for 10 s, so that a paused process does not keep its
+// successor waiting.
 //
 // The store must have been opened in the database before it got tables of the caller's: it refuses
 // to create its own beside others.

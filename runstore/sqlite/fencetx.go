@@ -27,9 +27,10 @@ import (
 // Otherwise it fails if another connection has written since (SQLITE_BUSY_SNAPSHOT).
 //
 // On an error FenceTx rolls the transaction back, so that a caller that ignores the error commits
-// nothing. Errors: ErrFenced, ErrLeaseExpired (strict leases), ErrStoreBehind, ErrNotFound;
-// ErrInvalid without a fence; ErrUnavailable, with the driver's error as its cause, if a statement
-// failed, for example because the file was locked for longer than the connection's busy_timeout.
+// nothing. Errors: ErrFenced, ErrLeaseExpired (strict leases, judged when FenceTx runs),
+// ErrStoreBehind, ErrNotFound; ErrInvalid without a fence; ErrUnavailable, with the driver's error as
+// its cause, if a statement failed, for example because the file was locked for longer than the
+// connection's busy_timeout.
 func (s *Store) FenceTx(ctx context.Context, tx *sql.Tx, f runstore.Fence) error {
 	err := s.checkFence(ctx, tx, f)
 	if err == nil {
@@ -60,10 +61,10 @@ func (s *Store) checkFence(ctx context.Context, tx *sql.Tx, f runstore.Fence) er
 	} else if n == 0 {
 		return runstore.ErrNotFound
 	}
-	var token, state, strict, expires int64
+	var token, state, strict, expires, epoch int64
 	var grant string
 	var owner, reactor []byte
-	if err := tx.QueryRowContext(ctx, sqlFenceRead, []byte(f.Run())).Scan(&token, &grant, &state, &owner, &reactor, &strict, &expires); err != nil {
+	if err := tx.QueryRowContext(ctx, sqlFenceRead, []byte(f.Run())).Scan(&token, &grant, &state, &owner, &reactor, &strict, &expires, &epoch); err != nil {
 		return err
 	}
 	var now time.Time
@@ -75,7 +76,7 @@ func (s *Store) checkFence(ctx context.Context, tx *sql.Tx, f runstore.Fence) er
 	}
 	head := rules.Head{
 		Run:   runstore.Run{ID: f.Run(), Token: runstore.Token(token), ExpiresAt: runstore.FromMicros(expires)},
-		Grant: runstore.GrantID(grant), State: rules.GrantState(state),
+		Grant: runstore.GrantID(grant), State: rules.GrantState(state), Epoch: runstore.Epoch(epoch),
 	}
 	if head.State == rules.Current {
 		head.Holder = runstore.Holder{

@@ -157,3 +157,25 @@ func TestStaleTransactionIsNotFenced(t *testing.T) {
 		t.Error("the transaction committed all the same")
 	}
 }
+
+// A fence that a restored backup lost is judged as a commit judges it: the store is behind until its
+// epoch is raised, and the fence is not current afterwards.
+func TestFenceOfALostGrant(t *testing.T) {
+	t.Parallel()
+	s, db := userTables(t)
+	lost := grant(t, s, "run", runstore.LeaseSpec{Owner: "holder", TTL: time.Minute})
+	lost.Token += 2 // as granted by a history that is lost
+	for _, want := range []error{runstore.ErrStoreBehind, runstore.ErrFenced} {
+		b := runstore.NewBatch("run", lost.Fence())
+		b.Append("event", nil)
+		if _, err := s.Commit(t.Context(), b); !errors.Is(err, want) {
+			t.Errorf("commit: %v, want %v", err, want)
+		}
+		if err, _ := payUnder(t.Context(), s, db, lost.Fence(), func() {}); !errors.Is(err, want) {
+			t.Errorf("transaction: %v, want %v", err, want)
+		}
+		if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -23,16 +23,38 @@ func idOfFile(f *os.File) (fileID, error) { return statx(int(f.Fd()), "", unix.A
 // of 200 µs (BenchmarkLoneWriter). Otherwise the times change with the kernel's tick only.
 func idAtPath(path string) (fileID, error) { return statx(unix.AT_FDCWD, path, 0) }
 
+// statxCall is unix.Statx; a test replaces it.
+var statxCall = unix.Statx
+
 func statx(dir int, path string, flags int) (fileID, error) {
 	for {
 		var at unix.Statx_t
-		err := unix.Statx(dir, path, flags, unix.STATX_INO, &at)
+		err := statxCall(dir, path, flags, unix.STATX_INO, &at)
 		if err == unix.EINTR {
 			continue
+		}
+		if err == unix.ENOSYS || err == unix.EPERM { // before Linux 4.11, or refused by a sandbox
+			return fstatat(dir, path, flags)
 		}
 		if err != nil {
 			return fileID{}, &os.PathError{Op: "statx", Path: path, Err: err}
 		}
 		return fileID{dev: uint64(at.Dev_major)<<32 | uint64(at.Dev_minor), ino: at.Ino}, nil
+	}
+}
+
+// fstatat is statx for systems without it.
+func fstatat(dir int, path string, flags int) (fileID, error) {
+	for {
+		var at unix.Stat_t
+		err := unix.Fstatat(dir, path, &at, flags)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return fileID{}, &os.PathError{Op: "fstatat", Path: path, Err: err}
+		}
+		dev := uint64(at.Dev)
+		return fileID{dev: uint64(unix.Major(dev))<<32 | uint64(unix.Minor(dev)), ino: at.Ino}, nil
 	}
 }

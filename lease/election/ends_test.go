@@ -1,0 +1,122 @@
+package election_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/lease/election"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// hooked is a store that calls a function after each grant and before each release.
+type hooked struct {
+	runstore.RunStore
+	granted, releasing func()
+}
+
+func (h hooked) AcquireLease(ctx context.Context, r runstore.AcquireRequest) (runstore.Granted, error) {
+	granted, err := h.RunStore.AcquireLease(ctx, r)
+	if err == nil && h.granted != nil {
+		h.granted()
+	}
+	return granted, err
+}
+
+func (h hooked) ReleaseLease(ctx context.Context, r runstore.ReleaseRequest) (runstore.Committed, error) {
+	if h.releasing != nil {
+		h.releasing()
+	}
+	return h.RunStore.ReleaseLease(ctx, r)
+}
+
+func coordinator(t *testing.T, store runstore.RunStore) *election.Coordinator {
+	t.Helper()
+	c, err := election.New(store, "scheduler", &election.Options{Replica: "replica", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// A replica whose context ends while the store grants the lease releases it.
+func TestStopDuringTheGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		ctx, stop := context.WithCancel(t.Context())
+		err := coordinator(t, hooked{RunStore: store, granted: stop}).Run(ctx, func(context.Context, *lease.Held) error {
+			t.Error("the work ran")
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("run: %v, want the context's cause", err)
+		}
+		if head, err := store.GetRun(t.Context(), "scheduler"); err != nil || head.Token != 1 || head.Holder.Token != 0 {
+			t.Errorf("run %+v, %v; want a lease that was granted and released", head, err)
+		}
+	})
+}
+
+// Work that has returned is not repeated because the replica steps down during the release.
+func TestStepDownAfterTheWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := hooked{RunStore: memory.New(nil).Open()}
+		var c *election.Coordinator
+		store.releasing = func() { c.StepDown() }
+		c = coordinator(t, store)
+		terms, done := 0, errors.New("done")
+		err := c.Run(t.Context(), func(context.Context, *lease.Held) error {
+			if terms++; terms > 1 {
+				t.Fatal("the work was repeated")
+			}
+			return done
+		})
+		if err != done {
+			t.Errorf("run: %v, want the work's error", err)
+		}
+		if s := c.Status(); s.State != election.Stopped || s.Err != done {
+			t.Errorf("status %+v, want stopped with the work's error", s)
+		}
+	})
+}
+
+// The loss of another lease, which the work held, is an error of the work and no loss of the term.
+func TestLossOfAnotherLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := coordinator(t, memory.New(nil).Open())
+		other := &lease.LostError{Run: "other", Token: 1, Reason: lease.ErrExpired}
+		terms := 0
+		err := c.Run(t.Context(), func(context.Context, *lease.Held) error {
+			if terms++; terms > 1 {
+				t.Fatal("the work was repeated")
+			}
+			return other
+		})
+		if err != error(other) {
+			t.Errorf("run: %v, want the work's error", err)
+		}
+		if s := c.Status(); s.Lost != 0 {
+			t.Errorf("status %+v, want no loss", s)
+		}
+	})
+}
+
+// The end of a term by a step down is no error, and leaves the last loss in the status.
+func TestStepDownIsNoError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := start(t, memory.New(nil).Open(), 1, election.Options{})
+		time.Sleep(time.Minute)
+		if !all[0].StepDown() {
+			t.Fatal("the replica has no term")
+		}
+		synctest.Wait()
+		if s := all[0].Status(); s.State != election.Standby || s.Err != nil {
+			t.Errorf("status %+v, want a standby without an error", s)
+		}
+	})
+}
