@@ -66,8 +66,8 @@ func (s *Store) entries(q runstore.IndexQuery, now time.Time) []indexEntry {
 		}
 	case runstore.IndexRunnable:
 		for _, r := range s.order {
-			if r.Runnable(until) {
-				all = append(all, indexEntry{at: r.RunnableFrom(), written: r.CreatedAt, run: r.ID})
+			if at := r.RunnableFrom(); !at.IsZero() {
+				all = append(all, indexEntry{at: at, written: r.CreatedAt, run: r.ID})
 			}
 		}
 	default:
