@@ -89,7 +89,7 @@ func Smoke() Scale {
 	}
 }
 
-// Standard takes under 15 minutes for six engines on two cores.
+// Standard takes about 17 minutes for six engines on two cores.
 func Standard() Scale {
 	return Scale{
 		Name: "standard", Slice: 90 * time.Millisecond, Rounds: 5,

@@ -42,7 +42,7 @@ CI is set it is a failure. Figures of emulators are shown apart.
 --store URL measures an engine of yours. The benchmark makes runs of its own there, and they
 stay: name a store that is made for the purpose.
 
---scale smoke takes seconds and measures nothing but that everything works, standard under 15
+--scale smoke takes seconds and measures nothing but that everything works, standard about 17
 minutes for all engines on two cores, full some hours. --rounds is the number of samples of
 each metric: bench compare needs four to see a change, and more where it compares many.
 
