@@ -57,6 +57,9 @@ func (r *replicating) standbyReturns(t *testing.T) {
 	t.Helper()
 	exec(t, r.admin, `ALTER SYSTEM RESET synchronous_standby_names`)
 	exec(t, r.admin, `SELECT pg_reload_conf()`)
+	// This returns when the server has taken the setting over. Otherwise it might do so after
+	// standbyLeaves has seen a commit wait.
+	exec(t, r.probe, `UPDATE public.probe SET n = n + 1`)
 }
 
 // during runs f, and calls waiting whenever a session of that application is seen to
