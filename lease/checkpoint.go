@@ -102,8 +102,8 @@ func (h *Held) endCheckpoints(lost error) {
 	}
 }
 
-// endsLease reports whether the store's definite answer to a renewal ends the lease, whatever the
-// renewal carried.
+// endsLease reports whether the store's definite answer to a renewal ends the lease, with or
+// without a checkpoint.
 func endsLease(err error) bool {
 	return leaseGone(err) || errors.Is(err, runstore.ErrNoProgress) || errors.Is(err, runstore.ErrClosed)
 }

@@ -53,6 +53,13 @@ func (e *LostError) Is(target error) bool { return target == ErrLost }
 // Unwrap returns the reason.
 func (e *LostError) Unwrap() error { return e.Reason }
 
+// IsLossOf reports whether err is the [LostError] of the lease l. Work that holds further leases may
+// return the loss of one of those.
+func IsLossOf(err error, l runstore.Lease) bool {
+	var lost *LostError
+	return errors.As(err, &lost) && lost.Run == l.Run && lost.Token == l.Token
+}
+
 // ReleaseError reports that the work has ended but its lease could not be released. Final writes
 // given to [Held.ReleaseWith] were not applied, unless runstore.OutcomeOf reports an unknown
 // outcome. A lease that was not released ends by expiry or takeover.

@@ -26,7 +26,7 @@ type outgoingKey struct{}
 
 // WithFence returns a context whose calls present the fence, through the client interceptors of this
 // package. The fence that a server has checked ([fence.FromContext]) is another one and is not
-// passed on by itself: the next service may guard other resources.
+// passed on automatically: the next service may guard other resources.
 func WithFence(ctx context.Context, resource string, token runstore.Token) context.Context {
 	return context.WithValue(ctx, outgoingKey{}, fence.Presented{Resource: resource, Token: token})
 }

@@ -15,7 +15,7 @@
 // A stream is checked when it begins and again before each message that the handler receives, so
 // that a stream opened under an old token ends with the takeover. A handler may have acted before it
 // is refused; what is UNAVAILABLE or RESOURCE_EXHAUSTED above is then UNKNOWN, so that no client
-// repeats the stream by itself.
+// repeats the stream automatically.
 //
 // Package fence says what a check guarantees and what it does not.
 package fencegrpc

@@ -209,11 +209,11 @@ func (c *Coordinator) term(ctx context.Context, granted lease.Granted, work leas
 	done, lost := false, false
 	err := c.keeper.Hold(termCtx, granted, func(ctx context.Context, held *lease.Held) error {
 		err := work(ctx, held)
-		done, lost = ctx.Err() == nil, isLoss(context.Cause(ctx), granted.Lease)
+		done, lost = ctx.Err() == nil, lease.IsLossOf(context.Cause(ctx), granted.Lease)
 		return err
 	})
 	switch {
-	case lost || isLoss(err, granted.Lease):
+	case lost || lease.IsLossOf(err, granted.Lease):
 		return termLost, err
 	case done:
 		return termDone, err
@@ -222,13 +222,6 @@ func (c *Coordinator) term(ctx context.Context, granted lease.Granted, work leas
 	default:
 		return termSteppedDown, err
 	}
-}
-
-// isLoss reports whether err is the loss of the lease l. The work may return the loss of another
-// lease, which it held itself.
-func isLoss(err error, l runstore.Lease) bool {
-	var lost *lease.LostError
-	return errors.As(err, &lost) && lost.Run == l.Run && lost.Token == l.Token
 }
 
 func (c *Coordinator) setStepDown(cancel context.CancelCauseFunc) {

@@ -69,8 +69,8 @@ func (o *Options) resolve() (Options, *lease.Options, error) {
 }
 
 // ReplicaID returns a name for this replica: the value of TAPESTORE_REPLICA_ID, or else the host's
-// name, or else a random name. Replicas that share a host need distinct values of the variable: the
-// store keeps their leases apart in any case, but nobody can tell them apart in a Status.
+// name, or else a random name. Replicas that share a host need distinct values of the variable:
+// the store distinguishes their leases without it, but a Status does not.
 func ReplicaID() runstore.Owner {
 	host, _ := os.Hostname() // without one the name is random
 	return runstore.Owner(cmp.Or(os.Getenv(ReplicaVariable), host, "replica-"+rand.Text()))

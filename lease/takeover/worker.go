@@ -229,7 +229,7 @@ func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 		}
 		return work(ctx, held, run)
 	})
-	lost := isLoss(err, granted.Lease)
+	lost := lease.IsLossOf(err, granted.Lease)
 	switch {
 	case err == nil:
 		w.include(id)
@@ -243,13 +243,6 @@ func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 	}
 	w.exclude(id, lost)
 	w.opts.Logger.Warn("takeover: the work on a run ended with an error", "run", id, "token", granted.Lease.Token, "lost", lost, "error", err)
-}
-
-// isLoss reports whether err is the loss of the lease l. The work may return the loss of another
-// lease, which it held itself.
-func isLoss(err error, l runstore.Lease) bool {
-	var lost *lease.LostError
-	return errors.As(err, &lost) && lost.Run == l.Run && lost.Token == l.Token
 }
 
 func (w *Worker) count(f func(*Status)) {
