@@ -96,6 +96,10 @@ func BreakWatermark(t *testing.T, s *Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The file may be another one than before, after a failed write has removed that.
+	if w.id, err = idOfFile(file); err != nil {
+		t.Fatal(err)
+	}
 	w.file = file
 }
 
