@@ -10,6 +10,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -158,6 +159,18 @@ func (c client) says(text string) {
 	c.t.Helper()
 	if got, err := c.try(c.bounded(), text, grpc.WaitForReady(true)); err != nil || got != "you said "+text {
 		c.t.Fatalf("say %q: got %q, %v", text, got, err)
+	}
+}
+
+// disconnected waits until the client knows that its connection has ended. An RPC that it sends
+// before that is lost with the connection.
+func (c client) disconnected() {
+	c.t.Helper()
+	ctx := c.bounded()
+	for c.conn.GetState() == connectivity.Ready {
+		if !c.conn.WaitForStateChange(ctx, connectivity.Ready) {
+			c.t.Fatal("the client still has its connection")
+		}
 	}
 }
 

@@ -321,6 +321,7 @@ func TestRPCStrand(t *testing.T) {
 	l.DropClientSide()
 	sender.ends(first, codes.Unavailable)
 	sender.says("second copy")
+	idle.disconnected()
 	idle.says("passes")
 	s.hears(t, "second copy", "passes")
 	l.Reset()
