@@ -29,7 +29,7 @@ type Keeper struct {
 // New returns a keeper on store; nil Options mean the defaults. Its error lists every invalid
 // option and matches runstore.ErrInvalid.
 func New(store Store, opts *Options) (*Keeper, error) {
-	resolved, err := opts.resolve()
+	resolved, err := opts.Resolve()
 	if err != nil {
 		return nil, err
 	}

@@ -41,8 +41,9 @@ type Options struct {
 	MinBackoff, MaxBackoff time.Duration
 }
 
-// resolve returns the options with their defaults filled in. Its error lists every invalid field.
-func (o *Options) resolve() (Options, error) {
+// Resolve returns the options with their defaults filled in; nil means all defaults. Its error is
+// the one that [New] returns: it joins a *runstore.InputError for each invalid field.
+func (o *Options) Resolve() (Options, error) {
 	r := Options{}
 	if o != nil {
 		r = *o
@@ -75,7 +76,7 @@ func (o *Options) resolve() (Options, error) {
 		refuse(d.value <= 0, d.field, "%v is not positive", d.value)
 	}
 	refuse(r.Margin >= r.TTL, "margin", "%v leaves nothing of a TTL of %v", r.Margin, r.TTL)
-	refuse(r.Heartbeat+r.RequestTimeout >= r.TTL-r.Margin, "heartbeat",
+	refuse(r.RequestTimeout >= r.TTL-r.Margin-r.Heartbeat, "heartbeat",
 		"a renewal that starts after %v and may take %v does not fit into the trusted time of %v (TTL less margin)",
 		r.Heartbeat, r.RequestTimeout, r.TTL-r.Margin)
 	refuse(r.MaxBackoff < r.MinBackoff, "max backoff", "%v is less than the minimum, %v", r.MaxBackoff, r.MinBackoff)
