@@ -88,9 +88,10 @@ func (c *Config) Fault(key, problem string) Fault {
 		f.Line = s.Line
 		return f
 	}
-	for key != "" && f.Line == 0 {
-		key = parent(key)
-		f.Line = c.lines[key]
+	for ; f.Line == 0; key = parent(key) {
+		if f.Line = c.lines[key]; key == "" {
+			break
+		}
 	}
 	return f
 }

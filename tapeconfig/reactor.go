@@ -17,7 +17,8 @@ import (
 // Reactor is what a file says of a reactor, with the defaults filled in.
 type Reactor struct {
 	Name runstore.Reactor
-	// TTL is how long a grant or renewal of a lease lasts: lease_ttl_s, by default 30 s.
+	// TTL is how long a grant or renewal of a lease lasts: lease_ttl_s, by default 30 s, and 10 s for
+	// [Matcher].
 	TTL time.Duration
 	// Heartbeat is the longest time between two renewals: heartbeat_s, by default TTL/3.
 	Heartbeat time.Duration
@@ -37,6 +38,13 @@ type Reactor struct {
 	// acquire_interval_s, by default 5 s.
 	AcquireInterval time.Duration
 }
+
+// Matcher is the reactor that tapestore serve runs: it holds the leases of the shards of reactions.
+// Its lease_ttl_s is [MatcherTTL] by default, as that of package matcher.
+const (
+	Matcher    runstore.Reactor = "matcher"
+	MatcherTTL                  = 10 * time.Second
+)
 
 // The keys of a reactor.
 const (
@@ -146,6 +154,9 @@ func (c *Config) resolve(name runstore.Reactor) (Reactor, error) {
 		TakeoverMin: duration(keyTakeoverMin), TakeoverMax: duration(keyTakeoverMax),
 		MaxInFlight: inFlight, MaxStall: duration(keyMaxStall), Grace: duration(keyGrace), AcquireInterval: duration(keyAcquireInterval),
 	}
+	if name == Matcher {
+		r.TTL = cmp.Or(r.TTL, MatcherTTL)
+	}
 	l, _ := r.Lease().Resolve() // the options of a takeover worker contain these, and their faults
 	t, takeoverErr := r.Takeover().Resolve()
 	candidate := r.Election()
@@ -173,6 +184,7 @@ func (c *Config) resolve(name runstore.Reactor) (Reactor, error) {
 func (p *parser) resolve(name runstore.Reactor) {
 	r, err := p.c.resolve(name)
 	p.c.reactors[name] = r
+	var refused []string
 	for _, input := range inputErrors(err) {
 		key, known := keyOf[input.Field]
 		path, problem := Key(name, key), input.Problem
@@ -185,6 +197,13 @@ func (p *parser) resolve(name runstore.Reactor) {
 		}
 		if !malformed {
 			p.faults = append(p.faults, p.c.Fault(path, problem))
+			refused = append(refused, path)
+		}
+	}
+	for _, path := range refused {
+		if s, ok := p.c.settings[path]; ok {
+			p.c.lines[path] = s.Line
+			delete(p.c.settings, path)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 // fails.
 func Main() {
 	if err := newRoot().ExecuteContext(context.Background()); err != nil {
-		given := append(os.Args[1:len(os.Args):len(os.Args)], os.Getenv(storeVariable), os.Getenv("TAPE_DB"))
+		given := append(os.Args[1:len(os.Args):len(os.Args)], os.Getenv(storeVariable), os.Getenv(configVariable), os.Getenv("TAPE_DB"))
 		fmt.Fprintln(os.Stderr, "tapestore:", hideArguments(oneLine(err), given))
 		os.Exit(1)
 	}
@@ -31,7 +31,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServeCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newGCCommand(), newEmulatorsCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newConfigCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newGCCommand(), newEmulatorsCommand(), newVersionCommand())
 	return root
 }
 
