@@ -92,7 +92,8 @@ func (c *Config) Reactor(name runstore.Reactor) Reactor {
 	return r
 }
 
-// Lease returns the options of a keeper.
+// Lease returns the options of a keeper. They do not contain Grace, which lease.Options does not have
+// yet.
 func (r Reactor) Lease() *lease.Options {
 	return &lease.Options{TTL: r.TTL, Heartbeat: r.Heartbeat, MinBackoff: r.TakeoverMin, MaxBackoff: r.TakeoverMax}
 }

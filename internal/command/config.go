@@ -1,11 +1,17 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tapestore/tapestore/tapeconfig"
 )
 
 func newConfigCommand() *cobra.Command {
@@ -58,3 +64,44 @@ the exit status is 1. What the keys mean is in docs/serving.md.`,
 	cmd.AddCommand(check)
 	return cmd
 }
+
+// rows returns every setting with its key in the file, its value and its place: those of serve, and
+// those of the reactors that the file names and of the matcher.
+func (s *settings) rows(cfg serveConfig) (rows [][]any) {
+	for _, source := range serveSources {
+		v := s.values[source.flag]
+		switch source.flag {
+		case "store":
+			v.text = shownURL(cfg.store)
+		case "drain":
+			v.text = inSeconds(cfg.drain)
+		case "matcher-lease":
+			continue // in the section of its reactor
+		}
+		rows = append(rows, []any{source.key, v.text, v.place})
+	}
+	names := s.file.Reactors()
+	if !slices.Contains(names, tapeconfig.Matcher) {
+		names = append(names, tapeconfig.Matcher)
+	}
+	for _, name := range names {
+		for _, set := range s.file.Settings(name) {
+			place := byDefault
+			if set.Line > 0 {
+				place = fmt.Sprintf("%s:%d", s.file.File(), set.Line)
+			}
+			switch {
+			case set.Key == matcherTTLKey:
+				set.Value, place = inSeconds(cfg.matcherLease), s.values["matcher-lease"].place
+			case set.Key == matcherHeartbeatKey:
+				set.Value = inSeconds(cmp.Or(cfg.matcherHeartbeat, cfg.matcherLease/3))
+			case name == tapeconfig.Matcher:
+				continue // has no effect
+			}
+			rows = append(rows, []any{set.Key, set.Value, place})
+		}
+	}
+	return rows
+}
+
+func inSeconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,8 +88,18 @@ func newSettings(cmd *cobra.Command, env func(string) (string, bool)) (serveConf
 			faults = append(faults, fault)
 		}
 	}
+	slices.SortStableFunc(faults, func(a, b error) int { return cmp.Compare(faultLine(a), faultLine(b)) })
 	s.faults = faults
 	return cfg, s
+}
+
+// faultLine returns the line of a fault in the file. Faults elsewhere come last.
+func faultLine(err error) int {
+	var fault tapeconfig.Fault
+	if errors.As(err, &fault) {
+		return fault.Line
+	}
+	return math.MaxInt
 }
 
 // resolve returns the configuration, and collects the faults of the settings.
@@ -222,6 +233,13 @@ func (s *settings) store() string {
 	address, err := parse(v.text)
 	if err != nil {
 		s.refuse(v, "%v", err)
+		return ""
+	}
+	u, err := runstore.ParseURL(address)
+	if input := new(runstore.InputError); errors.As(err, &input) {
+		s.refuse(v, "is no store URL: %s", input.Problem)
+	} else if schemes := runstore.Schemes(); !slices.Contains(schemes, u.Scheme) {
+		s.refuse(v, "has the unknown scheme %.64q; the schemes are %s", u.Scheme, strings.Join(schemes, ", "))
 	}
 	return address
 }
@@ -284,44 +302,3 @@ func (s *settings) leaseTTL() map[runstore.Reactor]time.Duration {
 	}
 	return all
 }
-
-// rows returns every setting with its key in the file, its value and its place: those of serve, and
-// those of the reactors that the file names and of the matcher.
-func (s *settings) rows(cfg serveConfig) (rows [][]any) {
-	for _, source := range serveSources {
-		v := s.values[source.flag]
-		switch source.flag {
-		case "store":
-			v.text = shownURL(cfg.store)
-		case "drain":
-			v.text = inSeconds(cfg.drain)
-		case "matcher-lease":
-			continue // in the section of its reactor
-		}
-		rows = append(rows, []any{source.key, v.text, v.place})
-	}
-	names := s.file.Reactors()
-	if !slices.Contains(names, tapeconfig.Matcher) {
-		names = append(names, tapeconfig.Matcher)
-	}
-	for _, name := range names {
-		for _, set := range s.file.Settings(name) {
-			place := byDefault
-			if set.Line > 0 {
-				place = fmt.Sprintf("%s:%d", s.file.File(), set.Line)
-			}
-			switch {
-			case set.Key == matcherTTLKey:
-				set.Value, place = inSeconds(cfg.matcherLease), s.values["matcher-lease"].place
-			case set.Key == matcherHeartbeatKey:
-				set.Value = inSeconds(cmp.Or(cfg.matcherHeartbeat, cfg.matcherLease/3))
-			case name == tapeconfig.Matcher:
-				continue // has no effect
-			}
-			rows = append(rows, []any{set.Key, set.Value, place})
-		}
-	}
-	return rows
-}
-
-func inSeconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }
