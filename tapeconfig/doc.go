@@ -16,7 +16,7 @@
 // # What it guarantees
 //
 //   - All faults are reported at once, as an [Error]: each with the file, the line, the key and the
-//     limit. Only a fault of the YAML syntax hides those that follow it.
+//     limit. Only a fault of the YAML syntax hides the others.
 //   - A key that has no meaning is refused, and so is a key given twice. Aliases, merge keys and
 //     further documents are refused, too.
 //   - Options of a file that was read without an error are accepted by lease.New, takeover.New and

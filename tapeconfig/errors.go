@@ -57,11 +57,18 @@ func (e *Error) Unwrap() []error {
 	return all
 }
 
-// errorOf returns the faults as an error; nil if there are none.
+// errorOf returns the faults as an error, each once; nil if there are none.
 func errorOf(faults []Fault) error {
 	if len(faults) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(faults, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
-	return &Error{Faults: slices.Compact(faults)}
+	e, seen := &Error{}, map[Fault]bool{}
+	for _, f := range faults {
+		if !seen[f] {
+			seen[f] = true
+			e.Faults = append(e.Faults, f)
+		}
+	}
+	slices.SortStableFunc(e.Faults, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
+	return e
 }

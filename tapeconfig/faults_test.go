@@ -131,6 +131,7 @@ func TestFaults(t *testing.T) {
 		{"a huge number of digits", reactor("lease_ttl_s: " + strings.Repeat("9", 100)), strings.Repeat("9", 32) + "… s is out of range"},
 		{"huge in flight", reactor("max_in_flight: 99999999999999999999"), "is out of range, the limits are 1 and 10000"},
 		{"an unset key that follows", reactor("heartbeat_s: 25"), "f:4: tape.reactors.agent.heartbeat_s: a renewal"},
+		{"a stall beside a bad TTL", reactor("lease_ttl_s: 99999\n      max_stall_s: 80"), "lease_ttl_s: 27h46m39s is out of range"},
 		{"a short stall", reactor("max_stall_s: 20"), "f:4: tape.reactors.agent.max_stall_s: 20s is not longer than two heartbeats of 10s"},
 		{"hyphens", reactor("max-in-flight: 3"), "did you mean max_in_flight?"},
 		{"capitals", reactor("leaseTTLs: 3"), "did you mean lease_ttl_s?"},
@@ -160,6 +161,16 @@ func TestMalformedHidesOnlyWhatDependsOnIt(t *testing.T) {
 	var all *tapeconfig.Error
 	if !errors.As(err, &all) || len(all.Faults) != 3 || strings.Contains(err.Error(), "heartbeat") {
 		t.Errorf("got %v, want faults of lease_ttl_s, max_in_flight and takeover_max_s", err)
+	}
+}
+
+// The packages that share an option report its faults once together, also where all keys are in one line.
+func TestFaultsOfOneLine(t *testing.T) {
+	t.Parallel()
+	_, err := tapeconfig.Parse("f", []byte("tape: {reactors: {a: {lease_ttl_s: 1801, heartbeat_s: 1700, takeover_min_s: 2, takeover_max_s: 1}}}"))
+	var all *tapeconfig.Error
+	if !errors.As(err, &all) || len(all.Faults) != 3 {
+		t.Errorf("got %v, want faults of lease_ttl_s, heartbeat_s and takeover_max_s, each once", err)
 	}
 }
 

@@ -172,7 +172,8 @@ func (c *Config) resolve(name runstore.Reactor) (Reactor, error) {
 	r.AcquireInterval = e.AcquireInterval
 	r.Grace = cmp.Or(r.Grace, r.TTL)
 	var stallErr error
-	if specErr == nil && r.MaxStall > 0 && r.MaxStall/2 <= r.Heartbeat {
+	_, fits := (&lease.Options{TTL: r.TTL, Heartbeat: r.Heartbeat}).Resolve()
+	if fits == nil && specErr == nil && r.MaxStall > 0 && r.MaxStall-r.Heartbeat <= r.Heartbeat {
 		stallErr = &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: "max stall",
 			Problem: fmt.Sprintf("%v is not longer than two heartbeats of %v: work would lose its lease although it makes progress", r.MaxStall, r.Heartbeat),

@@ -29,10 +29,10 @@ var serveKeys = map[string]kind{
 }
 
 const (
-	// minSeconds is the unit of the shortest lease, and of time on the wire.
-	minSeconds = time.Millisecond
-	// maxSeconds is a day: a process that pauses for longer is one that nobody waits for.
-	maxSeconds = 24 * time.Hour
+	// shortest is the unit of the shortest lease, and of time on the wire.
+	shortest = time.Millisecond
+	// longest is a day: a process that pauses for longer is one that nobody waits for.
+	longest = 24 * time.Hour
 )
 
 // The forms of numbers. Other forms that YAML has, such as 0x1e, 1_000 and .inf, are refused, and so
@@ -74,10 +74,10 @@ func (k kind) problem(n *yaml.Node) string {
 		}
 		switch d, ok := parseSeconds(n.Value); {
 		case ok && d == 0 && k == secondsOrNone:
-		case k == seconds && (!ok || d < minSeconds || d > maxSeconds):
-			return fmt.Sprintf("%s s is out of range, the limits are %v and %v", clip(n.Value), minSeconds, maxSeconds)
-		case !ok || d < minSeconds:
-			return fmt.Sprintf("%s s is out of range, the least is %v", clip(n.Value), minSeconds)
+		case k == seconds && (!ok || d < shortest || d > longest):
+			return fmt.Sprintf("%s s is out of range, the limits are %v and %v", clip(n.Value), shortest, longest)
+		case !ok || d < shortest:
+			return fmt.Sprintf("%s s is out of range, the least is %v", clip(n.Value), shortest)
 		}
 	}
 	return ""

@@ -249,7 +249,7 @@ func (s *settings) whole(flag string) int64 {
 	v := s.values[flag]
 	n, err := strconv.ParseInt(v.text, 10, 64)
 	switch {
-	case err != nil || n > 1<<62:
+	case err != nil:
 		s.refuse(v, "is %s; it is a whole number of at least 1", quoted(v.text))
 	case n < 1:
 		s.refuse(v, "is %d; the least is 1", n)
