@@ -42,6 +42,8 @@ type Granted struct {
 	// Sent is this process's time.Now() just before it sent the request that won the lease. If Sent
 	// is zero, the keeper renews the lease before the work starts.
 	Sent time.Time
+
+	replayed bool // an earlier copy of the request made the grant
 }
 
 // Work is the function that runs under a lease. It must return soon after ctx has ended;
