@@ -58,7 +58,7 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		return Granted{}, err
 	}
 	var ambiguousSince time.Time // when the first request of unknown outcome was sent
-	hints := &hints{keeper: k, run: req.Run}
+	hints := &hints{keeper: k, run: req.Run, on: runstore.OnRelease}
 	defer hints.end()
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
 		granted, err := k.acquireOnce(ctx, req)

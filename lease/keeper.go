@@ -27,13 +27,20 @@ type Keeper struct {
 }
 
 // New returns a keeper on store; nil Options mean the defaults. Its error lists every invalid
-// option and matches runstore.ErrInvalid.
+// option and matches runstore.ErrInvalid; it matches runstore.ErrUnsupported for a Handoff on a store
+// without the methods that [Keeper.RequestHandoff] names.
 func New(store Store, opts *Options) (*Keeper, error) {
 	resolved, err := opts.resolve()
 	if err != nil {
 		return nil, err
 	}
-	return &Keeper{store: store, opts: resolved, wall: time.Now}, nil
+	k := &Keeper{store: store, opts: resolved, wall: time.Now}
+	if resolved.Handoff != NoHandoff {
+		if _, err := k.handoffStore(); err != nil {
+			return nil, err
+		}
+	}
+	return k, nil
 }
 
 // Granted is a lease with the time from which its holder counts its trust.
