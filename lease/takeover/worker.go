@@ -234,6 +234,10 @@ func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 	case err == nil:
 		w.include(id)
 		return
+	case errors.Is(err, lease.ErrHandedOff):
+		w.exclude(id, true) // the successor drives it
+		w.opts.Logger.Info("takeover: handed off a run", "run", id, "token", granted.Lease.Token, "result", err)
+		return
 	case ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err())):
 		return // the work was ended with the worker
 	case lost:
