@@ -60,8 +60,10 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 	var ambiguousSince time.Time // when the first request of unknown outcome was sent
 	hints := &hints{keeper: k, run: req.Run, on: runstore.OnRelease}
 	defer hints.end()
+	var outage Outage
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
 		granted, err := k.acquireOnce(ctx, req)
+		outage.Observe(k, granted.Sent, err)
 		if err == nil {
 			switch {
 			case chosen && granted.replayed: // an earlier process may have sent the first copy
@@ -90,7 +92,7 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		case !transient(err):
 			return Granted{}, err
 		}
-		if ctx.Err() != nil || !hints.pause(ctx, wait) {
+		if ctx.Err() != nil || !hints.pause(ctx, wait) || !k.awaitGrace(ctx, &outage, req) {
 			return Granted{}, fmt.Errorf("%w while waiting for a lease; last answer: %w", context.Cause(ctx), err)
 		}
 	}

@@ -128,8 +128,10 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 	k := s.keeper
 	hints := &hints{keeper: k, run: s.req.Run, on: runstore.OnWrite}
 	defer hints.end()
+	var outage Outage
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
 		granted, err := k.acquireOnce(ctx, s.req)
+		outage.Observe(k, granted.Sent, err)
 		if err == nil {
 			if granted.replayed {
 				granted.Sent = time.Time{} // the holder made the grant, at a time that is unknown here
@@ -152,7 +154,7 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 			return Granted{}, err
 		}
 		// A run that is written all the time causes wake-ups all the time.
-		if !pause(ctx, min(wait, k.opts.MinBackoff/20)) || !hints.pause(ctx, wait-k.opts.MinBackoff/20) {
+		if !pause(ctx, min(wait, k.opts.MinBackoff/20)) || !hints.pause(ctx, wait-k.opts.MinBackoff/20) || !k.awaitGrace(ctx, &outage, s.req) {
 			return Granted{}, fmt.Errorf("%w: waiting for the handoff; last answer: %w", context.Cause(ctx), err)
 		}
 	}

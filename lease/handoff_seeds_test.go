@@ -39,7 +39,7 @@ func lossy[T any](mu *sync.Mutex, r *rand.Rand) func(context.Context, int, func(
 // lost. The lease always comes free, tokens along the journal never fall, and in Gap mode no two
 // pieces of work run at a time.
 func TestHandoffsOfManyDrivers(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(200) {
 		mode := []lease.HandoffMode{lease.Gap, lease.Overlap}[seed%2]
 		if !t.Run(fmt.Sprint(mode, " ", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { handoffsOfManyDrivers(t, mode, seed) })

@@ -93,12 +93,17 @@ func (h *handover) wantHandedOff(mode lease.HandoffMode) *lease.HandedOffError {
 	if *handed != want || h.next.fence.Token() != want.Next {
 		h.t.Errorf("the handoff is %+v to token %v, want %+v", *handed, h.next.fence.Token(), want)
 	}
-	records, err := h.ReadRecords(context.Background(), run, runstore.RecordQuery{Keys: []runstore.RecordKey{lease.HandoffKey}})
-	if err != nil || len(records) != 0 {
-		h.t.Errorf("the run has %d requests for a handoff, %v; want none", len(records), err)
-	}
+	h.wantNoRequest()
 	h.wantFree()
 	return handed
+}
+
+func (f *fixture) wantNoRequest() {
+	f.t.Helper()
+	records, err := f.ReadRecords(context.Background(), run, runstore.RecordQuery{Keys: []runstore.RecordKey{lease.HandoffKey}})
+	if err != nil || len(records) != 0 {
+		f.t.Errorf("the run has %d requests for a handoff, %v; want none", len(records), err)
+	}
 }
 
 func TestGapHandoffEndsTheWorkFirst(t *testing.T) {
@@ -239,6 +244,48 @@ func TestGrantToASuccessorThatGaveUpIsReleased(t *testing.T) {
 		}
 		h.wantFree()
 	})
+}
+
+// A request that changes between the holder's read and its grant gets what it says then.
+func TestRequestChangesBeforeTheGrant(t *testing.T) {
+	for _, mode := range []lease.HandoffMode{lease.Gap, lease.Overlap} {
+		for name, change := range map[string]func(b *runstore.Batch){
+			"withdrawn": func(b *runstore.Batch) { b.Delete(lease.HandoffKey) },
+			"replaced": func(b *runstore.Batch) {
+				b.Put(lease.HandoffKey, []byte(`{"owner":"agent-c","grant":"c","ttl":30000000000}`))
+			},
+		} {
+			t.Run(mode.String()+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFixture(t)
+					changed := false
+					f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+						if n > 1 && !changed {
+							changed = true
+							b := runstore.NewBatch(run, runstore.Unguarded("test"))
+							change(&b)
+							if _, err := f.Commit(ctx, b); err != nil {
+								t.Error(err)
+							}
+						}
+						return next()
+					}
+					f.putRequest(`{"owner":"agent-b","grant":"b","ttl":30000000000}`)
+					err := f.keeper(&lease.Options{Handoff: mode}).Do(t.Context(), request(), wait(time.Minute))
+					var handed *lease.HandedOffError
+					switch errors.As(err, &handed); {
+					case name == "replaced" && (handed == nil || handed.Successor != "agent-c"):
+						t.Errorf("got %v, want a handoff to agent-c", err)
+					case name == "withdrawn" && handed != nil:
+						t.Errorf("got %v, want no handoff", err)
+					case name == "withdrawn":
+						f.wantFree()
+					}
+					f.wantNoRequest()
+				})
+			})
+		}
+	}
 }
 
 // The grant is repeated under its id when its reply is lost, also if the work meets the refusal of
@@ -385,6 +432,7 @@ func TestHolderWithoutHandoffKeepsItsLease(t *testing.T) {
 		if f.head().Holder.Former != runstore.EndReleased {
 			t.Errorf("the former grant was %v, want released", f.head().Holder.Former)
 		}
+		f.wantNoRequest()
 		done.Wait()
 	})
 }

@@ -56,7 +56,7 @@ func (h *Held) markLost(reason, last error) {
 }
 
 // heartbeatLoop renews the lease until the work has ended or the lease is lost. It is also the
-// watchdog that ends the work at the end of the trusted time, so it never blocks on the store:
+// watchdog that ends the work at the end of the trusted time and the grace, so it never blocks on the store:
 // renewals run on goroutines of their own, one at a time.
 func (h *Held) heartbeatLoop(ctx context.Context) {
 	defer close(h.loopDone)
@@ -105,7 +105,7 @@ func (h *Held) heartbeatLoop(ctx context.Context) {
 type heartbeats struct {
 	held     *Held
 	due      *time.Timer  // fires when the next renewal is due
-	expiry   *time.Timer  // fires at the end of the trusted time
+	expiry   *time.Timer  // fires at the end of the trusted time, and then at that of the grace
 	flight   chan renewal // delivers the renewal in flight; nil if there is none
 	failures int          // consecutive failures since the last success
 	last     error        // the latest failure
@@ -134,9 +134,12 @@ func (b *heartbeats) stop() {
 }
 
 // start sends a renewal, or the grant to a successor, unless a request is in flight. Its timeout is
-// at most half of the trusted time left, so that another attempt still fits.
+// at most half of the trusted time left, or of the grace after it, so that another attempt still fits.
 func (b *heartbeats) start(ctx context.Context) {
 	left := time.Until(b.held.trustedUntil())
+	if left <= 0 {
+		left += b.held.keeper.opts.Grace
+	}
 	if b.flight != nil || b.grant != nil || left <= 0 {
 		return
 	}
@@ -220,8 +223,8 @@ func (b *heartbeats) handleGrant(r grantReply) bool {
 	}
 }
 
-// checkExpiry marks the lease as lost if the trusted time is over, and reports whether the lease is
-// still held. When a stopped process resumes, a reply and the expiry may be due at once: the reply
+// checkExpiry marks the lease as lost if the trusted time and the grace are over, and reports whether
+// the lease is still held. When a stopped process resumes, a reply and the expiry may be due at once: the reply
 // counts if it still extends the trust.
 func (b *heartbeats) checkExpiry() bool {
 	select {
@@ -235,7 +238,7 @@ func (b *heartbeats) checkExpiry() bool {
 		}
 	default:
 	}
-	if left := time.Until(b.held.trustedUntil()); left > 0 {
+	if left := time.Until(b.held.trustedUntil().Add(b.held.keeper.opts.Grace)); left > 0 {
 		b.expiry.Reset(left)
 		return true
 	}

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -28,7 +29,7 @@ type Keeper struct {
 
 // New returns a keeper on store; nil Options mean the defaults. Its error lists every invalid
 // option and matches runstore.ErrInvalid; it matches runstore.ErrUnsupported for a Handoff on a store
-// without the methods that [Keeper.RequestHandoff] names.
+// without the methods that [Keeper.RequestHandoff] names, and for a Grace on one without GetRun.
 func New(store Store, opts *Options) (*Keeper, error) {
 	resolved, err := opts.resolve()
 	if err != nil {
@@ -39,6 +40,9 @@ func New(store Store, opts *Options) (*Keeper, error) {
 		if _, err := k.handoffStore(); err != nil {
 			return nil, err
 		}
+	}
+	if _, ok := runstore.As[headReader](store); resolved.Grace > 0 && !ok {
+		return nil, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "grace", Problem: fmt.Sprintf("%T has no method GetRun", store)}
 	}
 	return k, nil
 }

@@ -47,6 +47,19 @@ type Options struct {
 	// DrainTimeout bounds how long a Gap handoff waits for the work: after that the lease is handed
 	// off while the work runs, as in Overlap. Default TTL.
 	DrainTimeout time.Duration
+	// Grace lets leases survive an outage of the store. Default 0, none.
+	//
+	// A holder whose renewals fail because the store cannot be reached goes on for Grace after its
+	// trusted time: [Held.Trusted] is false, its heartbeats go on, and a renewal that succeeds makes
+	// the lease trusted again. Its work may then run while another holder's does, whose contender
+	// has no Grace or began after the outage; the store refuses its writes from that grant on. A
+	// strict lease still ends at its expiry.
+	//
+	// A contender that could not reach the store for a quarter of the TTL leaves an expired lease to its
+	// holder at first: for Grace or the TTL, the shorter of both, and up to half more, from the first
+	// answer. It acquires a lease at once that is free, or that the holder has renewed and let
+	// expire since.
+	Grace time.Duration
 }
 
 // resolve returns the options with their defaults filled in. Its error lists every invalid field.
@@ -83,6 +96,7 @@ func (o *Options) resolve() (Options, error) {
 	} {
 		refuse(d.value <= 0, d.field, "%v is not positive", d.value)
 	}
+	refuse(r.Grace < 0, "grace", "%v is negative", r.Grace)
 	refuse(r.Margin >= r.TTL, "margin", "%v leaves nothing of a TTL of %v", r.Margin, r.TTL)
 	refuse(r.Heartbeat+r.RequestTimeout >= r.TTL-r.Margin, "heartbeat",
 		"a renewal that starts after %v and may take %v does not fit into the trusted time of %v (TTL less margin)",
