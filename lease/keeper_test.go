@@ -304,7 +304,7 @@ func TestResolve(t *testing.T) {
 	got, err := (*lease.Options)(nil).Resolve()
 	want := lease.Options{
 		TTL: 30 * time.Second, Heartbeat: 10 * time.Second, Margin: 3 * time.Second, RequestTimeout: 5 * time.Second,
-		ReleaseTimeout: 5 * time.Second, MinBackoff: time.Second, MaxBackoff: 10 * time.Second,
+		ReleaseTimeout: 5 * time.Second, DrainTimeout: 30 * time.Second, MinBackoff: time.Second, MaxBackoff: 10 * time.Second,
 	}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)

@@ -22,7 +22,7 @@ import (
 // defaults are Tape's: a TTL of 30 s, a heartbeat of a third, a back-off from 1 to 10 s.
 var defaults = tapeconfig.Reactor{
 	Name: "agent", TTL: 30 * time.Second, Heartbeat: 10 * time.Second, TakeoverMin: time.Second, TakeoverMax: 10 * time.Second,
-	MaxInFlight: 8, Grace: 30 * time.Second, AcquireInterval: 5 * time.Second,
+	MaxInFlight: 8, AcquireInterval: 5 * time.Second,
 }
 
 func TestReactor(t *testing.T) {
@@ -41,7 +41,7 @@ func TestReactor(t *testing.T) {
 			want: func(r *tapeconfig.Reactor) { r.MaxInFlight = 3 }},
 		{name: "ttl", file: "tape: {reactors: {agent: {lease_ttl_s: 60}}}",
 			want: func(r *tapeconfig.Reactor) {
-				r.TTL, r.Heartbeat, r.Grace = time.Minute, 20*time.Second, time.Minute
+				r.TTL, r.Heartbeat = time.Minute, 20*time.Second
 			}},
 		{name: "everything", file: "tape: {reactors: {agent: {lease_ttl_s: 1.5, heartbeat_s: 0.25, takeover_min_s: 2, takeover_max_s: 3.0, max_in_flight: 10000, max_stall_s: 0.6, grace_s: 7, acquire_interval_s: 0.001}}}",
 			want: func(r *tapeconfig.Reactor) {
@@ -52,10 +52,10 @@ func TestReactor(t *testing.T) {
 			}},
 		{name: "longest and shortest", file: "tape: {reactors: {agent: {lease_ttl_s: 1800, max_stall_s: 86400, takeover_min_s: 0.001, takeover_max_s: 86400}}}",
 			want: func(r *tapeconfig.Reactor) {
-				r.TTL, r.Heartbeat, r.Grace, r.MaxStall = 30*time.Minute, 10*time.Minute, 30*time.Minute, 24*time.Hour
+				r.TTL, r.Heartbeat, r.MaxStall = 30*time.Minute, 10*time.Minute, 24*time.Hour
 				r.TakeoverMin, r.TakeoverMax = time.Millisecond, 24*time.Hour
 			}},
-		{name: "no stall", file: "tape: {reactors: {agent: {max_stall_s: 0}}}"},
+		{name: "no stall and no grace", file: "tape: {reactors: {agent: {max_stall_s: 0, grace_s: 0}}}"},
 		{name: "long least back-off", file: "tape: {reactors: {agent: {takeover_min_s: 20}}}",
 			want: func(r *tapeconfig.Reactor) { r.TakeoverMin, r.TakeoverMax = 20*time.Second, 20*time.Second }},
 	} {
@@ -100,7 +100,7 @@ func TestOptions(t *testing.T) {
 	r := tapeconfig.Reactor{
 		Name: "outbox", TTL: 1, Heartbeat: 2, TakeoverMin: 3, TakeoverMax: 4, MaxInFlight: 5, MaxStall: 6, Grace: 7, AcquireInterval: 8,
 	}
-	l := &lease.Options{TTL: 1, Heartbeat: 2, MinBackoff: 3, MaxBackoff: 4}
+	l := &lease.Options{TTL: 1, Heartbeat: 2, MinBackoff: 3, MaxBackoff: 4, Grace: 7}
 	if got := r.Lease(); !reflect.DeepEqual(got, l) {
 		t.Errorf("Lease = %+v", got)
 	}
@@ -166,7 +166,7 @@ func TestSettings(t *testing.T) {
 		{Key: "tape.reactors.a.b.lease_ttl_s", Value: "1.5", Line: 7}, {Key: "tape.reactors.a.b.heartbeat_s", Value: "0.5"},
 		{Key: "tape.reactors.a.b.takeover_min_s", Value: "1"}, {Key: "tape.reactors.a.b.takeover_max_s", Value: "10"},
 		{Key: "tape.reactors.a.b.max_in_flight", Value: "8"}, {Key: "tape.reactors.a.b.max_stall_s", Value: "0"},
-		{Key: "tape.reactors.a.b.grace_s", Value: "1.5"}, {Key: "tape.reactors.a.b.acquire_interval_s", Value: "5"},
+		{Key: "tape.reactors.a.b.grace_s", Value: "0"}, {Key: "tape.reactors.a.b.acquire_interval_s", Value: "5"},
 	}
 	if got := c.Settings("a.b"); !slices.Equal(got, want) {
 		t.Errorf("settings %+v, want %+v", got, want)

@@ -21,7 +21,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
       takeover_max_s: 2
       max_in_flight: 10001
       max_stall_s: 90000
-      grace_s: 0
+      grace_s: 86400.5
       acquire_interval_s: 86401
     recovery:
       lease_ttl_s: 1801
@@ -52,7 +52,7 @@ tape.yaml:5: tape.reactors.agent.heartbeat_s: a renewal that starts after 25s an
 tape.yaml:7: tape.reactors.agent.takeover_max_s: 2s is less than the minimum, 5s
 tape.yaml:8: tape.reactors.agent.max_in_flight: 10001 is out of range, the limits are 1 and 10000
 tape.yaml:9: tape.reactors.agent.max_stall_s: 25h0m0s is out of range, the limits are 1ms and 24h0m0s, or 0 for none
-tape.yaml:10: tape.reactors.agent.grace_s: 0 s is out of range, the limits are 1ms and 24h0m0s
+tape.yaml:10: tape.reactors.agent.grace_s: 86400.5 s is out of range, the limits are 1ms and 24h0m0s
 tape.yaml:11: tape.reactors.agent.acquire_interval_s: 86401 s is out of range, the limits are 1ms and 24h0m0s
 tape.yaml:13: tape.reactors.recovery.lease_ttl_s: 30m1s is out of range, the limits are 1ms and 30m0s
 tape.yaml:14: tape.reactors.recovery.heartbeat: unknown key; did you mean heartbeat_s?

@@ -31,8 +31,8 @@ type Reactor struct {
 	// MaxStall is how long a holder may make no progress: max_stall_s, by default 0, which is no
 	// bound.
 	MaxStall time.Duration
-	// Grace is how long a contender that has seen the store unreachable waits before it takes over:
-	// grace_s, by default one TTL.
+	// Grace lets leases survive an outage of the store (lease.Options): grace_s, by default 0, which
+	// is none.
 	Grace time.Duration
 	// AcquireInterval is the longest time between two requests of an election's standby:
 	// acquire_interval_s, by default 5 s.
@@ -61,7 +61,7 @@ const (
 // reactorKinds are the keys of a section of tape.reactors.
 var reactorKinds = map[string]kind{
 	keyTTL: boundedSeconds, keyHeartbeat: boundedSeconds, keyTakeoverMin: seconds, keyTakeoverMax: seconds,
-	keyMaxInFlight: whole, keyMaxStall: secondsOrNone, keyGrace: seconds, keyAcquireInterval: seconds,
+	keyMaxInFlight: whole, keyMaxStall: boundedSecondsOrNone, keyGrace: secondsOrNone, keyAcquireInterval: seconds,
 }
 
 // keyOf maps the fields that the checks of options name to keys. A margin and a request timeout are
@@ -92,10 +92,9 @@ func (c *Config) Reactor(name runstore.Reactor) Reactor {
 	return r
 }
 
-// Lease returns the options of a keeper. They do not contain Grace, which lease.Options does not have
-// yet.
+// Lease returns the options of a keeper.
 func (r Reactor) Lease() *lease.Options {
-	return &lease.Options{TTL: r.TTL, Heartbeat: r.Heartbeat, MinBackoff: r.TakeoverMin, MaxBackoff: r.TakeoverMax}
+	return &lease.Options{TTL: r.TTL, Heartbeat: r.Heartbeat, MinBackoff: r.TakeoverMin, MaxBackoff: r.TakeoverMax, Grace: r.Grace}
 }
 
 // Takeover returns the options of a takeover worker.
@@ -106,7 +105,7 @@ func (r Reactor) Takeover() *takeover.Options {
 	}
 }
 
-// Election returns the options of an election's coordinator.
+// Election returns the options of an election's coordinator. An election has no grace.
 func (r Reactor) Election() *election.Options {
 	return &election.Options{
 		Reactor: r.Name, TTL: r.TTL, Heartbeat: r.Heartbeat, AcquireInterval: r.AcquireInterval, MaxStall: r.MaxStall,
@@ -170,7 +169,6 @@ func (c *Config) resolve(name runstore.Reactor) (Reactor, error) {
 	r.TTL, r.Heartbeat = l.TTL, l.Heartbeat
 	r.TakeoverMin, r.TakeoverMax, r.MaxInFlight = t.MinBackoff, t.MaxBackoff, t.MaxInFlight
 	r.AcquireInterval = e.AcquireInterval
-	r.Grace = cmp.Or(r.Grace, r.TTL)
 	var stallErr error
 	_, fits := (&lease.Options{TTL: r.TTL, Heartbeat: r.Heartbeat}).Resolve()
 	if fits == nil && specErr == nil && r.MaxStall > 0 && r.MaxStall-r.Heartbeat <= r.Heartbeat {

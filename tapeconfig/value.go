@@ -12,13 +12,14 @@ import (
 type kind int
 
 const (
-	text           kind = iota // not empty
-	textOrEmpty                // a text whose empty form has a meaning
-	yesNo                      // true or false
-	whole                      // a whole number above zero
-	seconds                    // a number of seconds, from 0.001 to a day
-	boundedSeconds             // seconds whose upper limit the options check
-	secondsOrNone              // boundedSeconds, or 0
+	text                 kind = iota // not empty
+	textOrEmpty                      // a text whose empty form has a meaning
+	yesNo                            // true or false
+	whole                            // a whole number above zero
+	seconds                          // a number of seconds, from 0.001 to a day
+	secondsOrNone                    // seconds, or 0
+	boundedSeconds                   // seconds whose upper limit the options check
+	boundedSecondsOrNone             // boundedSeconds, or 0
 )
 
 // serveKeys are the keys of the section serve.
@@ -73,8 +74,8 @@ func (k kind) problem(n *yaml.Node) string {
 			return fmt.Sprintf("is %s; it is a number of seconds, for example 10 or 0.5", form(n))
 		}
 		switch d, ok := parseSeconds(n.Value); {
-		case ok && d == 0 && k == secondsOrNone:
-		case k == seconds && (!ok || d < shortest || d > longest):
+		case ok && d == 0 && (k == secondsOrNone || k == boundedSecondsOrNone):
+		case (k == seconds || k == secondsOrNone) && (!ok || d < shortest || d > longest):
 			return fmt.Sprintf("%s s is out of range, the limits are %v and %v", clip(n.Value), shortest, longest)
 		case !ok || d < shortest:
 			return fmt.Sprintf("%s s is out of range, the least is %v", clip(n.Value), shortest)

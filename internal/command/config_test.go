@@ -195,6 +195,15 @@ TAPE_LOG_FORMAT is ***; it is text or json
 	}
 }
 
+// A malformed TTL of the matcher is the only fault: the heartbeat cannot be judged.
+func TestMalformedTTLOfTheMatcher(t *testing.T) {
+	t.Parallel()
+	file := configFile(t, "tape: {reactors: {matcher: {lease_ttl_s: 60s, heartbeat_s: 15}}}")
+	if _, s := resolved(t, file, nil); len(s.faults) != 1 || !strings.Contains(s.faults[0].Error(), "lease_ttl_s: is a text") {
+		t.Errorf("faults %v, want one, of lease_ttl_s", s.faults)
+	}
+}
+
 func TestConfigCheck(t *testing.T) {
 	file := configFile(t, `tape:
   reactors:
@@ -229,7 +238,7 @@ tape.reactors.recovery.takeover_min_s      1                          default
 tape.reactors.recovery.takeover_max_s      10                         default
 tape.reactors.recovery.max_in_flight       8                          default
 tape.reactors.recovery.max_stall_s         0                          default
-tape.reactors.recovery.grace_s             60                         default
+tape.reactors.recovery.grace_s             0                          default
 tape.reactors.recovery.acquire_interval_s  5                          default
 tape.reactors.matcher.lease_ttl_s          10                         default
 tape.reactors.matcher.heartbeat_s          2                          FILE:6`

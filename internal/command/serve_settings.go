@@ -62,11 +62,13 @@ const byDefault = "default"
 // settings resolves the settings of serve, each from the first of flag, environment, file and
 // default that sets it.
 type settings struct {
-	cmd    *cobra.Command
-	env    func(string) (string, bool)
-	file   *tapeconfig.Config
-	values map[string]value // by flag
-	faults []error
+	cmd  *cobra.Command
+	env  func(string) (string, bool)
+	file *tapeconfig.Config
+	// fileFaults are the faults of the file; the settings that have one are not in file.
+	fileFaults []error
+	values     map[string]value // by flag
+	faults     []error
 }
 
 // serveSettings returns the configuration of serve, or an error that joins all faults.
@@ -79,9 +81,9 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (serveCo
 // variable wins over the key.
 func newSettings(cmd *cobra.Command, env func(string) (string, bool)) (serveConfig, *settings) {
 	file, faults := loadConfig(cmd, env)
-	alone := &settings{cmd: newServeCommand(), env: func(string) (string, bool) { return "", false }, file: file}
+	alone := &settings{cmd: newServeCommand(), env: func(string) (string, bool) { return "", false }, file: file, fileFaults: faults}
 	alone.resolve()
-	s := &settings{cmd: cmd, env: env, file: file}
+	s := &settings{cmd: cmd, env: env, file: file, fileFaults: faults}
 	cfg := s.resolve()
 	for _, fault := range slices.Concat(alone.faults, s.faults) {
 		if !slices.ContainsFunc(faults, func(f error) bool { return f.Error() == fault.Error() }) {
@@ -277,7 +279,7 @@ func (s *settings) matcher() (ttl, heartbeat time.Duration) {
 		s.refuse(v, "is %v; it is from %v to %v", ttl, matcher.MinTTL, runstore.MaxTTL)
 		return 0, 0
 	}
-	if _, ok := s.file.Setting(matcherHeartbeatKey); !ok {
+	if _, ok := s.file.Setting(matcherHeartbeatKey); !ok || !v.given() && s.malformed(matcherTTLKey) {
 		return ttl, 0
 	}
 	heartbeat = s.file.Reactor(tapeconfig.Matcher).Heartbeat
@@ -286,6 +288,14 @@ func (s *settings) matcher() (ttl, heartbeat time.Duration) {
 		s.faults = append(s.faults, s.file.Fault(matcherHeartbeatKey, fmt.Sprintf("%s; the TTL is %v (%s)", input.Problem, ttl, v.place)))
 	}
 	return ttl, heartbeat
+}
+
+// malformed reports whether the file sets the key to a value with a fault.
+func (s *settings) malformed(key string) bool {
+	return slices.ContainsFunc(s.fileFaults, func(err error) bool {
+		var fault tapeconfig.Fault
+		return errors.As(err, &fault) && fault.Key == key
+	})
 }
 
 // leaseTTL returns the TTLs of the reactors that the file sets, for requests that name none.
