@@ -117,3 +117,14 @@ func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
 	returned = true
 	return h.finish(ctx, err)
 }
+
+// LeaseVector describes a lease that a [Keeper] holds, as far as it differs from its engine's.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "the lease of a run",
+		Payload:     "the engine's",
+		Enforcement: "by the store, at each write with Held.Fence; the work ends before the expiry",
+		Token:       "the run's",
+		Handoff:     "gap or overlap, as Options.Handoff says; else release and acquire",
+	}
+}

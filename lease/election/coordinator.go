@@ -286,3 +286,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
+
+// LeaseVector describes the lease of an active replica.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "the lease of one unlisted run for each name",
+		Payload:     "the engine's; the owner is the replica",
+		Enforcement: "by the store, at each write with Held.Fence",
+		Token:       "the run's: one for each term",
+		Handoff:     "release and acquire; gap or overlap if Options.Handoff says so",
+	}
+}

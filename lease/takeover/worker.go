@@ -290,3 +290,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // jitter returns a random duration between d/2 and d.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+
+// LeaseVector describes the lease of a worker on a run.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "the lease of each run that is driven, claimed only at the token that the scan found",
+		Payload:     "the engine's; the owner is the worker",
+		Enforcement: "by the store, at each write with Held.Fence",
+		Token:       "the run's",
+		Handoff:     "takeover after the expiry, and steps over two runs are completed first",
+	}
+}
