@@ -1,0 +1,96 @@
+package audit_test
+
+import (
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
+	"github.com/tapestore/tapestore/lease/audit"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/sqlite"
+)
+
+// Check finds what was changed in a file behind the store's back.
+func TestPlantedInSQLite(t *testing.T) {
+	t.Parallel()
+	const event = " WHERE run = (SELECT no FROM runs WHERE id = CAST('run-3' AS BLOB)) AND seq = "
+	const record = " WHERE run = (SELECT no FROM runs WHERE id = CAST('run-3' AS BLOB)) AND key = CAST('%s' AS BLOB)"
+	const run = " WHERE id = CAST('run-3' AS BLOB)"
+	for name, c := range map[string]struct {
+		change string
+		want   want
+	}{
+		"a write under a former token":           {"UPDATE events SET token = 1, owner = CAST('a' AS BLOB)" + event + "6", want{kind: audit.Token, seq: 6, problem: "token 1"}},
+		"two owners under one token":             {"UPDATE events SET owner = CAST('c' AS BLOB)" + event + "4", want{kind: audit.Owner, seq: 4}},
+		"another owner than the holder":          {"UPDATE runs SET owner = CAST('c' AS BLOB)" + run, want{kind: audit.Owner, seq: 5}},
+		"an owner without a token":               {"UPDATE events SET owner = CAST('c' AS BLOB)" + event + "3", want{kind: audit.Owner, seq: 3}},
+		"a token that was never granted":         {"UPDATE events SET token = 7" + event + "6", want{kind: audit.Token, problem: "an event at seq 6 has token 7"}},
+		"a last token that fell":                 {"UPDATE runs SET token = 1" + run, want{kind: audit.Token, problem: "the last token of the run is 1"}},
+		"a token of an epoch that never began":   {fmt.Sprintf("UPDATE runs SET token = %d", runstore.Epoch(2).Floor()+1) + run, want{kind: audit.Token, problem: "epoch 2"}},
+		"a lost event":                           {"DELETE FROM events" + event + "4", want{kind: audit.Damaged}},
+		"a seq twice":                            {"UPDATE events SET seq = 3" + event + "4", want{kind: audit.Damaged}},
+		"an event of another run":                {"UPDATE events SET run = (SELECT no FROM runs WHERE id = CAST('run-4' AS BLOB))" + event + "4", want{kind: audit.Damaged}},
+		"a last seq that fell":                   {"UPDATE runs SET last_seq = 6" + run, want{kind: audit.Seq, problem: "ends at seq 7, and the head at 6"}},
+		"an event of a former time":              {"UPDATE events SET time = time - 3600000000" + event + "6", want{kind: audit.Clock, seq: 6}},
+		"an event of the future":                 {"UPDATE events SET time = time + 36000000000" + event + "7", want{kind: audit.Clock, problem: "later than the store clock"}},
+		"a record changed under a former token":  {fmt.Sprintf("UPDATE records SET created_token = 1, updated_token = 1"+record, "silent"), want{kind: audit.Record, key: "silent"}},
+		"a stamp of a token never granted":       {fmt.Sprintf("UPDATE records SET version = 2, updated_token = 3"+record, "silent"), want{kind: audit.Record, key: "silent"}},
+		"a stamp of an event that is not there":  {fmt.Sprintf("UPDATE records SET updated_seq = 9"+record, "first"), want{kind: audit.Record, key: "first"}},
+		"a record that goes back to version 1":   {fmt.Sprintf("UPDATE records SET version = 1"+record, "first"), want{kind: audit.Record, key: "first"}},
+		"a version that is not positive":         {fmt.Sprintf("UPDATE records SET version = 0"+record, "first"), want{kind: audit.Record, key: "first"}},
+		"a runnable run that is in no index":     {"UPDATE runs SET place = NULL" + run, want{kind: audit.Index, index: runstore.IndexRunnable}},
+		"an entry before the runnable time":      {"UPDATE runs SET place = 1" + run, want{kind: audit.Index, index: runstore.IndexRunnable, problem: "which is not from"}},
+		"a lease that was granted at a new time": {"UPDATE runs SET granted = granted + 60000000" + run, want{kind: audit.Clock, seq: 5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+			open := func() *sqlite.Store {
+				s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: host, Synchronous: sqlite.Normal})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			s := open()
+			fill(t, s, host.Advance)
+			if found, _ := check(t, s, audit.Options{}); len(found) > 0 {
+				t.Fatalf("before the change: %v", found)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			db, err := sql.Open("sqlite", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			result, err := db.ExecContext(t.Context(), c.change)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := result.RowsAffected(); n != 1 || err != nil {
+				t.Fatalf("%d rows were changed, error %v", n, err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = open()
+			found, _ := check(t, s, audit.Options{})
+			c.want.run = "run-3"
+			if !slices.ContainsFunc(found, c.want.matches) {
+				t.Errorf("got %v, want %+v", found, c.want)
+			}
+			for _, f := range found {
+				if f.Run != "run-3" && (f.Run != "run-4" || c.want.kind != audit.Damaged) {
+					t.Errorf("unexpected: %v", f)
+				}
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
