@@ -100,7 +100,7 @@ func TestLiveStore(t *testing.T) {
 		})
 	}
 	var total audit.Report
-	for i := 0; changes.Load() < 30_000 || i < 20; i++ {
+	for i := 0; changes.Load() < 10_000 || i < 20; i++ {
 		// With a lag of a nanosecond every event must be in the feed: this one shows it at once.
 		found, report := check(t, s, audit.Options{MaxRuns: []int{0, 1, 5}[i%3], FeedLag: time.Nanosecond})
 		for _, f := range found {
@@ -259,7 +259,7 @@ func TestLargeRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const batches = 70 // 17,500 records, three chunks
+	const batches = 35 // 8,750 records, two chunks
 	for i := range batches {
 		b := runstore.NewBatch("run", created.Lease.Fence())
 		for n := range 250 {
@@ -276,11 +276,11 @@ func TestLargeRun(t *testing.T) {
 		t.Errorf("got %v, %+v", found, report)
 	}
 	s.record = func(_ runstore.RunID, r *runstore.Record) {
-		if r.Key == "00007" || r.Key == "17499" {
-			r.Created.Seq, r.Updated.Seq = 20_000, 20_000
+		if r.Key == "00007" || r.Key == "08749" {
+			r.Created.Seq, r.Updated.Seq = 10_000, 10_000
 		}
 	}
-	if found, _ := check(t, s, audit.Options{}); len(found) != 2 || found[0].Key != "00007" || found[1].Key != "17499" {
+	if found, _ := check(t, s, audit.Options{}); len(found) != 2 || found[0].Key != "00007" || found[1].Key != "08749" {
 		t.Errorf("got %v, want findings of two records", found)
 	}
 	s.record = func(_ runstore.RunID, r *runstore.Record) { r.Version = -1 }

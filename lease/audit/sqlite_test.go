@@ -3,6 +3,8 @@ package audit_test
 import (
 	"database/sql"
 	"fmt"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -16,6 +18,23 @@ import (
 // Check finds what was changed in a file behind the store's back.
 func TestPlantedInSQLite(t *testing.T) {
 	t.Parallel()
+	template, host := t.TempDir(), embedded.NewHost()
+	open := func(t *testing.T, path string) *sqlite.Store {
+		t.Helper()
+		s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: host, Synchronous: sqlite.Normal, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := open(t, filepath.Join(template, "tape.db"))
+	fill(t, s, host.Advance)
+	if found, _ := check(t, s, audit.Options{}); len(found) > 0 {
+		t.Fatalf("before the changes: %v", found)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 	const event = " WHERE run = (SELECT no FROM runs WHERE id = CAST('run-3' AS BLOB)) AND seq = "
 	const record = " WHERE run = (SELECT no FROM runs WHERE id = CAST('run-3' AS BLOB)) AND key = CAST('%s' AS BLOB)"
 	const run = " WHERE id = CAST('run-3' AS BLOB)"
@@ -47,22 +66,11 @@ func TestPlantedInSQLite(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
-			open := func() *sqlite.Store {
-				s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: host, Synchronous: sqlite.Normal})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return s
-			}
-			s := open()
-			fill(t, s, host.Advance)
-			if found, _ := check(t, s, audit.Options{}); len(found) > 0 {
-				t.Fatalf("before the change: %v", found)
-			}
-			if err := s.Close(); err != nil {
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(template)); err != nil {
 				t.Fatal(err)
 			}
+			path := filepath.Join(dir, "tape.db")
 			db, err := sql.Open("sqlite", path)
 			if err != nil {
 				t.Fatal(err)
@@ -77,7 +85,7 @@ func TestPlantedInSQLite(t *testing.T) {
 			if err := db.Close(); err != nil {
 				t.Fatal(err)
 			}
-			s = open()
+			s := open(t, path)
 			found, _ := check(t, s, audit.Options{})
 			c.want.run = "run-3"
 			if !slices.ContainsFunc(found, c.want.matches) {
