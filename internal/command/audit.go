@@ -68,6 +68,10 @@ before it is reported.
 Findings of kind "clock" are warnings: times that contradict the order of the commits,
 which a forged write causes, and also a clock that was set back.
 
+On PostgreSQL, AlloyDB and Spanner the first connection after a promotion or a restore
+raises the epoch, as with every program that connects; on Bigtable the clock is asked by a
+write to a row of its own.
+
 It takes as long as it takes to read the whole store, and memory for --max-runs runs. A
 store with more runs has its feed and its indexes read once for each --max-runs of them.
 What an audit cannot see is in docs/leases.md.

@@ -38,26 +38,26 @@ type Kind string
 
 // The kinds of findings.
 const (
-	// Token: a token falls, or is one that the store cannot have granted.
-	Token Kind = "token"
-	// Owner: one token has two owners, or an event has an owner and no token, or a token and no
+	// KindToken: a token falls, or is one that the store cannot have granted.
+	KindToken Kind = "token"
+	// KindOwner: one token has two owners, or an event has an owner and no token, or a token and no
 	// owner.
-	Owner Kind = "owner"
-	// Seq: the journal is not dense, or does not end at the run's last seq.
-	Seq Kind = "seq"
-	// Head: the head of a run contradicts itself.
-	Head Kind = "head"
-	// Record: a record contradicts the journal or itself.
-	Record Kind = "record"
-	// Index: an index has an entry that is not true, or lacks one.
-	Index Kind = "index"
-	// Feed: the feed differs from the journal, or its positions do not rise.
-	Feed Kind = "feed"
-	// Damaged: the store reports that stored data is corrupt (runstore.ErrCorrupt).
-	Damaged Kind = "damaged"
-	// Clock: times that contradict the order of the commits. Every finding of this kind is a
+	KindOwner Kind = "owner"
+	// KindSeq: the journal is not dense, or does not end at the run's last seq.
+	KindSeq Kind = "seq"
+	// KindHead: the head of a run contradicts itself.
+	KindHead Kind = "head"
+	// KindRecord: a record contradicts the journal or itself.
+	KindRecord Kind = "record"
+	// KindIndex: an index has an entry that is not true, or lacks one.
+	KindIndex Kind = "index"
+	// KindFeed: the feed differs from the journal, or its positions do not rise.
+	KindFeed Kind = "feed"
+	// KindDamaged: the store reports that stored data is corrupt (runstore.ErrCorrupt).
+	KindDamaged Kind = "damaged"
+	// KindClock: times that contradict the order of the commits. Every finding of this kind is a
 	// warning.
-	Clock Kind = "clock"
+	KindClock Kind = "clock"
 )
 
 // Finding is one contradiction in the stored data. A field that does not apply is zero.
@@ -76,7 +76,7 @@ type Finding struct {
 }
 
 // Warning reports whether the finding may have a cause other than a corruption.
-func (f Finding) Warning() bool { return f.Kind == Clock }
+func (f Finding) Warning() bool { return f.Kind == KindClock }
 
 // String returns the finding on one line.
 func (f Finding) String() string {
@@ -128,10 +128,11 @@ type Report struct {
 	Suppressed int64
 }
 
-// The bounds of what is kept of findings until they are confirmed.
+// The bounds of what is kept of findings until they are confirmed: 20 of a run and 2,000 of a share,
+// which take 3 MiB with keys of the longest size.
 const (
 	maxPerRun = 20
-	maxKept   = 10_000
+	maxKept   = 2000
 )
 
 // checker is the state of one Check.
@@ -148,7 +149,8 @@ type checker struct {
 }
 
 // Check reads the whole store and reports what contradicts the contract; the package comment lists
-// what is checked. The report counts what was read until Check returned. Findings are no error.
+// what is checked. It returns when everything was read, the context ends or a read fails; the report
+// counts what was read until then. Findings are no error.
 //
 // Errors: ErrInvalid for invalid options, else the first error of a read, except ErrCorrupt, which
 // is a finding.

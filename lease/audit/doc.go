@@ -1,6 +1,7 @@
 // Package audit proves from stored data alone that no write got past a fence. [Check] reads every
 // run that a store shows, through the interface runstore.RunStore, and reports what contradicts the
-// contract. It takes no lease, writes nothing, and runs while the store is in use.
+// contract. It takes no lease, writes nothing, and runs while the store is in use. (Reading the
+// clock of Bigtable writes to a row that no run shares, as it does for every program.)
 //
 // # What holds in a store that kept its contract
 //
@@ -20,7 +21,7 @@
 //  7. The feed has every event of every journal once, with the same content, in the order of the
 //     seqs. Its positions rise.
 //
-// A finding of kind [Clock] is a warning: times that contradict the order of the commits. A clock
+// A finding of kind [KindClock] is a warning: times that contradict the order of the commits. A clock
 // that was set back causes such times, and so does a forged event.
 //
 // # What it does not see
@@ -44,9 +45,10 @@
 //
 // # Cost and memory
 //
-// Check reads every journal, record and index entry once, and the feed once for each
-// [Options.MaxRuns] runs; findings cost a second reading of the feed and of the indexes. It keeps
-// the state of MaxRuns runs (about 300 bytes and the id of each), the keys and stamps of up to 8,192
-// records of one run (at most 9 MiB), and two pages of a read (at most 8 MiB each): with the
-// defaults less than 64 MiB, however large the store is.
+// Check reads every journal, record and index entry once, with about six reads for each run, and the
+// feed once for each [Options.MaxRuns] runs. Findings cost a second reading of the feed and of the
+// indexes. It keeps the state of MaxRuns runs (about 300 bytes and the id of each), the keys and
+// stamps of up to 8,192 records of one run (at most 10 MiB), two pages of a read (at most 8 MiB
+// each), up to 2,000 findings, and up to 2^20 hashes of events (8 MiB): with the defaults less than 64
+// MiB, however large the store is.
 package audit

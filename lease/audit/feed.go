@@ -34,12 +34,12 @@ func (c *checker) follow(ctx context.Context, s *share, take func(runstore.FeedE
 		page, err := c.store.ReadFeed(ctx, runstore.FeedQuery{After: s.after, Limit: runstore.MaxPage})
 		if damaged(err) {
 			s.noFeed = true
-			c.publish(Finding{Kind: Damaged, Position: s.after, Problem: problem("the feed cannot be read after this position: %v", err)})
+			c.publish(Finding{Kind: KindDamaged, Position: s.after, Problem: problem("the feed cannot be read after this position: %v", err)})
 			return nil
 		}
 		if errors.Is(err, runstore.ErrStoreBehind) {
 			s.noFeed = true
-			c.publish(Finding{Kind: Feed, Position: s.after, Problem: problem("the store does not know the position, which its feed has shown: %v", err)})
+			c.publish(Finding{Kind: KindFeed, Position: s.after, Problem: problem("the store does not know the position, which its feed has shown: %v", err)})
 			return nil
 		}
 		if err != nil || len(page) == 0 {
@@ -49,9 +49,9 @@ func (c *checker) follow(ctx context.Context, s *share, take func(runstore.FeedE
 		for _, e := range page {
 			switch {
 			case e.Position > runstore.MaxPosition:
-				c.publish(Finding{Kind: Feed, Run: e.Run, Seq: e.Seq, Position: e.Position, Problem: "the position is above the highest of the contract"})
+				c.publish(Finding{Kind: KindFeed, Run: e.Run, Seq: e.Seq, Position: e.Position, Problem: "the position is above the highest of the contract"})
 			case e.Position <= s.after:
-				c.publish(Finding{Kind: Feed, Run: e.Run, Seq: e.Seq, Position: e.Position, Problem: problem("the position follows position %d", s.after)})
+				c.publish(Finding{Kind: KindFeed, Run: e.Run, Seq: e.Seq, Position: e.Position, Problem: problem("the position follows position %d", s.after)})
 			}
 			s.after = max(s.after, min(e.Position, runstore.MaxPosition))
 			take(e)
@@ -68,7 +68,7 @@ func (c *checker) readFeed(ctx context.Context, s *share) error {
 	c.report.Passes++
 	return c.follow(ctx, s, func(e runstore.FeedEvent) {
 		if e.Run == "" { // a part of the feed that is damaged
-			c.publish(Finding{Kind: Damaged, Position: e.Position, Problem: problem("a part of the feed cannot be read: %v", e.Err)})
+			c.publish(Finding{Kind: KindDamaged, Position: e.Position, Problem: problem("a part of the feed cannot be read: %v", e.Err)})
 			s.noFeed = true
 			return
 		}
@@ -86,15 +86,15 @@ func (c *checker) take(s *share, r *runState, e runstore.FeedEvent) {
 	r.seenAt = e.Position
 	switch {
 	case e.Err != nil:
-		c.add(r, Finding{Kind: Damaged, Seq: e.Seq, Position: e.Position, Problem: problem("the feed cannot show the event: %v", e.Err)})
+		c.add(r, Finding{Kind: KindDamaged, Seq: e.Seq, Position: e.Position, Problem: problem("the feed cannot show the event: %v", e.Err)})
 		r.incomparable, r.seen = true, max(r.seen, e.Seq)
 		return
 	case e.Seq == 1 && r.seen > 0:
 		// A run that was purged and created again begins again. A suspect has one life.
-		c.add(r, Finding{Kind: Feed, Seq: e.Seq, Position: e.Position, Problem: problem("the feed shows the seq after seq %d", r.seen)})
+		c.add(r, Finding{Kind: KindFeed, Seq: e.Seq, Position: e.Position, Problem: problem("the feed shows the seq after seq %d", r.seen)})
 		r.seen, r.chain, r.chains, r.incomparable = 0, 0, nil, false
 	case e.Seq != r.seen+1:
-		c.add(r, Finding{Kind: Feed, Seq: e.Seq, Position: e.Position, Problem: problem("the feed shows the seq after seq %d", r.seen)})
+		c.add(r, Finding{Kind: KindFeed, Seq: e.Seq, Position: e.Position, Problem: problem("the feed shows the seq after seq %d", r.seen)})
 		r.incomparable = true
 	}
 	r.chain = c.extend(r.chain, e.Event)
@@ -116,7 +116,7 @@ func (c *checker) readRest(ctx context.Context, s *share) error {
 	for _, r := range s.runs {
 		// A time that is later than the store clock by the lag of a feed is no reading of it.
 		if r.latest.Sub(now) > c.opts.FeedLag {
-			c.add(r, Finding{Kind: Clock, Problem: problem("%v is later than the store clock, %v", r.latest, now)})
+			c.add(r, Finding{Kind: KindClock, Problem: problem("%v is later than the store clock, %v", r.latest, now)})
 		}
 		if r.end > 0 {
 			pending++
@@ -156,7 +156,7 @@ func (c *checker) readRest(ctx context.Context, s *share) error {
 			}
 			continue
 		}
-		c.add(r, Finding{Kind: Feed, Seq: r.seen + 1, Problem: problem("the event is missing in the feed, which was read up to position %d", s.after)})
+		c.add(r, Finding{Kind: KindFeed, Seq: r.seen + 1, Problem: problem("the event is missing in the feed, which was read up to position %d", s.after)})
 	}
 	return nil
 }
@@ -171,5 +171,5 @@ func (c *checker) compare(r *runState, chain uint64, first runstore.Seq) {
 	if first > 0 {
 		text = problem("the feed and the journal differ in the event at seq %d", first)
 	}
-	c.add(r, Finding{Kind: Feed, Problem: text})
+	c.add(r, Finding{Kind: KindFeed, Problem: text})
 }

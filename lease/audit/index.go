@@ -16,7 +16,7 @@ func (c *checker) scan(ctx context.Context, s *share, index runstore.IndexName) 
 	for {
 		page, err := c.store.ScanIndex(ctx, q)
 		if damaged(err) {
-			c.publish(Finding{Kind: Damaged, Index: index, Problem: problem("the index cannot be read: %v", err)})
+			c.publish(Finding{Kind: KindDamaged, Index: index, Problem: problem("the index cannot be read: %v", err)})
 			return nil
 		}
 		if err != nil || len(page) == 0 {
@@ -26,7 +26,7 @@ func (c *checker) scan(ctx context.Context, s *share, index runstore.IndexName) 
 		for _, e := range page {
 			if r := c.track(s, e.Run); r != nil {
 				if e.At.Before(last) {
-					c.add(r, Finding{Kind: Index, Index: index, Key: e.Record.Key, Problem: problem("the entry at %v follows one at %v", e.At, last)})
+					c.add(r, Finding{Kind: KindIndex, Index: index, Key: e.Record.Key, Problem: problem("the entry at %v follows one at %v", e.At, last)})
 				}
 				r.entries++
 				byRun[r] = append(byRun[r], e)
@@ -52,7 +52,7 @@ func (c *checker) scan(ctx context.Context, s *share, index runstore.IndexName) 
 		}
 		next := page[len(page)-1].Cursor
 		if next == q.After {
-			c.publish(Finding{Kind: Index, Index: index, Problem: problem("the scan does not get beyond the cursor %q", next)})
+			c.publish(Finding{Kind: KindIndex, Index: index, Problem: problem("the scan does not get beyond the cursor %q", next)})
 			return nil
 		}
 		q.After = next
@@ -63,7 +63,7 @@ func (c *checker) scan(ctx context.Context, s *share, index runstore.IndexName) 
 // as the entry.
 func (c *checker) checkListed(r *runState, entries []runstore.IndexEntry) {
 	for _, e := range entries {
-		f := Finding{Kind: Index, Index: runstore.IndexRuns}
+		f := Finding{Kind: KindIndex, Index: runstore.IndexRuns}
 		switch {
 		case e.Head.ID != e.Run:
 			f.Problem = problem("the entry has the head of run %.64q", string(e.Head.ID))
@@ -90,7 +90,7 @@ func (c *checker) checkRunnable(r *runState, entries []runstore.IndexEntry) {
 		if h := e.Head.Holder; h.ExpiresAt.After(latest) {
 			latest = h.ExpiresAt
 		}
-		f := Finding{Kind: Index, Index: runstore.IndexRunnable}
+		f := Finding{Kind: KindIndex, Index: runstore.IndexRunnable}
 		switch {
 		case e.Head.ID != e.Run:
 			f.Problem = problem("the entry has the head of run %.64q", string(e.Head.ID))
@@ -116,10 +116,10 @@ func (c *checker) checkEntries(ctx context.Context, r *runState, index runstore.
 		var keys []runstore.RecordKey
 		for _, e := range part {
 			if e.Head.ID != e.Run {
-				c.add(r, Finding{Kind: Index, Index: index, Key: e.Record.Key, Problem: problem("the entry has the head of run %.64q", string(e.Head.ID))})
+				c.add(r, Finding{Kind: KindIndex, Index: index, Key: e.Record.Key, Problem: problem("the entry has the head of run %.64q", string(e.Head.ID))})
 			}
 			if e.Record.Key == "" || e.Record.Version < 1 {
-				c.add(r, Finding{Kind: Index, Index: index, Key: e.Record.Key, Version: e.Record.Version, Problem: "the entry has no record"})
+				c.add(r, Finding{Kind: KindIndex, Index: index, Key: e.Record.Key, Version: e.Record.Version, Problem: "the entry has no record"})
 				continue
 			}
 			keys = append(keys, e.Record.Key)
@@ -130,7 +130,7 @@ func (c *checker) checkEntries(ctx context.Context, r *runState, index runstore.
 		records, err := c.store.ReadRecords(ctx, r.id, runstore.RecordQuery{Keys: keys})
 		if err != nil && !errors.Is(err, runstore.ErrNotFound) {
 			if damaged(err) {
-				c.add(r, Finding{Kind: Damaged, Index: index, Problem: problem("the records of entries cannot be read: %v", err)})
+				c.add(r, Finding{Kind: KindDamaged, Index: index, Problem: problem("the records of entries cannot be read: %v", err)})
 				return nil
 			}
 			return err
@@ -143,7 +143,7 @@ func (c *checker) checkEntries(ctx context.Context, r *runState, index runstore.
 			if e.Record.Key == "" || e.Record.Version < 1 {
 				continue
 			}
-			f := Finding{Kind: Index, Index: index, Key: e.Record.Key, Version: e.Record.Version}
+			f := Finding{Kind: KindIndex, Index: index, Key: e.Record.Key, Version: e.Record.Version}
 			switch rec := current[e.Record.Key]; {
 			case rec.Version == 0:
 				f.Problem = "the run has no such record"

@@ -52,7 +52,7 @@ func (j *journal) read(ctx context.Context, stamps []stamp, first bool) error {
 			if e.Seq != n+1 {
 				if first {
 					j.broken = true
-					j.add(j.run, Finding{Kind: Seq, Seq: n + 1, Problem: problem("the journal has seq %d where seq %d belongs", e.Seq, n+1)})
+					j.add(j.run, Finding{Kind: KindSeq, Seq: n + 1, Problem: problem("the journal has seq %d where seq %d belongs", e.Seq, n+1)})
 				}
 				return nil
 			}
@@ -75,17 +75,17 @@ func (j *journal) event(e runstore.Event) {
 	holder := j.head.Holder
 	switch {
 	case e.Token < 0 || e.Token != 0 && e.Token.Counter() == 0:
-		note(Token, "no grant has token %v", e.Token)
+		note(KindToken, "no grant has token %v", e.Token)
 	case e.Token == 0 && e.Owner != "":
-		note(Owner, "the event has owner %.64q and no token", string(e.Owner))
+		note(KindOwner, "the event has owner %.64q and no token", string(e.Owner))
 	case e.Token != 0 && e.Owner == "":
-		note(Owner, "the event has token %v and no owner", e.Token)
+		note(KindOwner, "the event has token %v and no owner", e.Token)
 	case e.Token != 0 && e.Token < j.top:
-		note(Token, "token %v of %.64q follows token %v of %.64q at seq %d", e.Token, string(e.Owner), j.top, string(j.owner), j.topSeq)
+		note(KindToken, "token %v of %.64q follows token %v of %.64q at seq %d", e.Token, string(e.Owner), j.top, string(j.owner), j.topSeq)
 	case e.Token != 0 && e.Token == j.top && e.Owner != j.owner:
-		note(Owner, "token %v has the owners %.64q, at seq %d, and %.64q", e.Token, string(j.owner), j.topSeq, string(e.Owner))
+		note(KindOwner, "token %v has the owners %.64q, at seq %d, and %.64q", e.Token, string(j.owner), j.topSeq, string(e.Owner))
 	case e.Token != 0 && e.Token == holder.Token && e.Owner != holder.Owner:
-		note(Owner, "token %v has the owners %.64q and %.64q, which holds the lease", e.Token, string(e.Owner), string(holder.Owner))
+		note(KindOwner, "token %v has the owners %.64q and %.64q, which holds the lease", e.Token, string(e.Owner), string(holder.Owner))
 	}
 	if e.Token > j.top {
 		j.top, j.topSeq, j.owner = e.Token, e.Seq, e.Owner
@@ -93,7 +93,7 @@ func (j *journal) event(e runstore.Event) {
 	}
 	if e.Position != 0 {
 		if e.Position <= j.place || e.Position > runstore.MaxPosition {
-			note(Feed, "position %d follows position %d", e.Position, j.place)
+			note(KindFeed, "position %d follows position %d", e.Position, j.place)
 		}
 		j.place = max(j.place, e.Position)
 	}
@@ -112,7 +112,7 @@ func (j *journal) event(e runstore.Event) {
 // contradict the order: a clock that was set back shifts the times of all that follows.
 func (j *journal) times(e runstore.Event) {
 	holder := j.head.Holder
-	f, way := Finding{Kind: Clock, Seq: e.Seq}, 0
+	f, way := Finding{Kind: KindClock, Seq: e.Seq}, 0
 	switch {
 	case e.Time.Before(j.head.CreatedAt):
 		f.Problem = problem("the event is of %v, and the run was created at %v", e.Time, j.head.CreatedAt)
@@ -155,7 +155,7 @@ type merge struct {
 func (m *merge) pass(seq runstore.Seq) {
 	for ; m.passed < len(m.stamps) && m.stamps[m.passed].Seq <= seq; m.passed++ {
 		if st := m.stamps[m.passed]; st.Token != 0 && st.Token < m.token {
-			m.note(st, Record, "it was %s at seq %d under token %v, and an event up to there has token %v", st.name, st.Seq, st.Token, m.token)
+			m.note(st, KindRecord, "it was %s at seq %d under token %v, and an event up to there has token %v", st.name, st.Seq, st.Token, m.token)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (m *merge) event(e runstore.Event) {
 	if e.Token != 0 {
 		for ; m.judged < m.passed; m.judged++ {
 			if st := m.stamps[m.judged]; st.Token > e.Token {
-				m.note(st, Record, "it was %s at seq %d under token %v, and the event at seq %d has token %v", st.name, st.Seq, st.Token, e.Seq, e.Token)
+				m.note(st, KindRecord, "it was %s at seq %d under token %v, and the event at seq %d has token %v", st.name, st.Seq, st.Token, e.Seq, e.Token)
 			}
 		}
 	}
@@ -173,13 +173,13 @@ func (m *merge) event(e runstore.Event) {
 	before := m.passed
 	for i := before - 1; i >= 0 && m.stamps[i].Seq == e.Seq-1; i-- {
 		if st := m.stamps[i]; st.Time.After(e.Time) {
-			m.note(st, Clock, "it was %s at %v, and the next event is of %v", st.name, st.Time, e.Time)
+			m.note(st, KindClock, "it was %s at %v, and the next event is of %v", st.name, st.Time, e.Time)
 		}
 	}
 	m.pass(e.Seq)
 	for _, st := range m.stamps[before:m.passed] {
 		if st.Time.Before(e.Time) {
-			m.note(st, Clock, "it was %s at %v, and the event that it names is of %v", st.name, st.Time, e.Time)
+			m.note(st, KindClock, "it was %s at %v, and the event that it names is of %v", st.name, st.Time, e.Time)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func (m *merge) end(last runstore.Seq) {
 		}
 	}
 	for _, st := range m.stamps[m.passed:] {
-		m.note(st, Record, "it was %s at seq %d, and the journal ends at seq %d", st.name, st.Seq, last)
+		m.note(st, KindRecord, "it was %s at seq %d, and the journal ends at seq %d", st.name, st.Seq, last)
 	}
 }
 

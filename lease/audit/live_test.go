@@ -41,7 +41,7 @@ func change(ctx context.Context, s runstore.RunStore, id runstore.RunID, lease *
 		b.Purge = true
 		_, err = s.Commit(ctx, b)
 	default:
-		var g runstore.Guard = runstore.Unguarded("test")
+		g := runstore.Unguarded("test")
 		if n < 16 && lease.Token > 0 {
 			g = lease.Fence()
 		}
@@ -246,7 +246,7 @@ func TestFeedLag(t *testing.T) {
 	}
 	engine.Advance(audit.DefaultFeedLag + time.Second)
 	found, report := check(t, s, audit.Options{})
-	if len(found) != 1 || found[0].Kind != audit.Feed || found[0].Seq != 1 || report.FeedPending != 0 {
+	if len(found) != 1 || found[0].Kind != audit.KindFeed || found[0].Seq != 1 || report.FeedPending != 0 {
 		t.Errorf("after the lag: %v, %+v", found, report)
 	}
 }

@@ -223,9 +223,9 @@ func TestPlanted(t *testing.T) {
 		"a write under a former token": {
 			falsified{event: at("run-2", 6, func(e *runstore.Event) { e.Token, e.Owner = 1, "a" })},
 			[]want{
-				{kind: audit.Token, run: "run-2", seq: 6, problem: `token 1 of "a" follows token 2 of "b" at seq 5`},
-				{kind: audit.Record, run: "run-2", key: "first", problem: "at seq 5 under token 2, and the event at seq 6 has token 1"},
-				{kind: audit.Clock, run: "run-2", seq: 6},
+				{kind: audit.KindToken, run: "run-2", seq: 6, problem: `token 1 of "a" follows token 2 of "b" at seq 5`},
+				{kind: audit.KindRecord, run: "run-2", key: "first", problem: "at seq 5 under token 2, and the event at seq 6 has token 1"},
+				{kind: audit.KindClock, run: "run-2", seq: 6},
 			},
 		},
 		"a write under a former token, the last one": {
@@ -247,29 +247,29 @@ func TestPlanted(t *testing.T) {
 				}
 				return entries
 			}},
-			[]want{{kind: audit.Clock, run: "run-2", seq: 5, problem: "token 2 was granted at"}},
+			[]want{{kind: audit.KindClock, run: "run-2", seq: 5, problem: "token 2 was granted at"}},
 		},
 		"a record changed under a former token": {
 			falsified{record: record("run-3", "silent", func(r *runstore.Record) { r.Created.Token, r.Updated.Token = 1, 1 })},
-			[]want{{kind: audit.Record, run: "run-3", key: "silent", problem: "under token 1, and an event up to there has token 2"}},
+			[]want{{kind: audit.KindRecord, run: "run-3", key: "silent", problem: "under token 1, and an event up to there has token 2"}},
 		},
 		"two owners under one token": {
 			falsified{event: at("run-1", 4, func(e *runstore.Event) { e.Owner = "c" })},
-			[]want{{kind: audit.Owner, run: "run-1", seq: 4, problem: `token 1 has the owners "a", at seq 1, and "c"`}},
+			[]want{{kind: audit.KindOwner, run: "run-1", seq: 4, problem: `token 1 has the owners "a", at seq 1, and "c"`}},
 		},
 		"another owner than the holder": {
 			falsified{head: head("run-1", func(r *runstore.Run) { r.Holder.Owner = "c" })},
-			[]want{{kind: audit.Owner, run: "run-1", seq: 5, problem: `"c", which holds the lease`}, {kind: audit.Owner, run: "run-1", seq: 6}},
+			[]want{{kind: audit.KindOwner, run: "run-1", seq: 5, problem: `"c", which holds the lease`}, {kind: audit.KindOwner, run: "run-1", seq: 6}},
 		},
 		"an owner without a token": {
 			falsified{event: at("run-1", 3, func(e *runstore.Event) { e.Owner = "c" })},
-			[]want{{kind: audit.Owner, run: "run-1", seq: 3, problem: "no token"}},
+			[]want{{kind: audit.KindOwner, run: "run-1", seq: 3, problem: "no token"}},
 		},
 		"a token that was never granted": {
 			falsified{event: at("run-4", 6, func(e *runstore.Event) { e.Token, e.Owner = 7, "c" })},
 			[]want{
-				{kind: audit.Token, run: "run-4", problem: "an event at seq 6 has token 7, and the last token of the run is 2"},
-				{kind: audit.Record, run: "run-4", key: "silent", problem: "under token 2, and an event up to there has token 7"},
+				{kind: audit.KindToken, run: "run-4", problem: "an event at seq 6 has token 7, and the last token of the run is 2"},
+				{kind: audit.KindRecord, run: "run-4", key: "silent", problem: "under token 2, and an event up to there has token 7"},
 			},
 		},
 		"a token of an epoch that never began": {
@@ -278,22 +278,22 @@ func TestPlanted(t *testing.T) {
 				r.Holder.Token = r.Token
 			})},
 			[]want{
-				{kind: audit.Token, run: "run-4", problem: "a token of epoch 3, and the store is in epoch 0"},
-				{kind: audit.Clock, run: "run-4", seq: 5, problem: "token 3.1 was granted at"},
+				{kind: audit.KindToken, run: "run-4", problem: "a token of epoch 3, and the store is in epoch 0"},
+				{kind: audit.KindClock, run: "run-4", seq: 5, problem: "token 3.1 was granted at"},
 			},
 		},
 		"a last token that fell": {
 			falsified{head: head("run-4", func(r *runstore.Run) { r.Token, r.Holder.Token = 1, 1 })},
 			[]want{
-				{kind: audit.Token, run: "run-4", problem: "an event at seq 5 has token 2, and the last token of the run is 1"},
-				{kind: audit.Owner, run: "run-4", seq: 1}, {kind: audit.Owner, run: "run-4", seq: 2}, {kind: audit.Owner, run: "run-4", seq: 4},
-				{kind: audit.Clock, run: "run-4", seq: 1},
-				{kind: audit.Record, run: "run-4", key: "first", problem: "was updated under token 2, and the last token of the run is 1"},
+				{kind: audit.KindToken, run: "run-4", problem: "an event at seq 5 has token 2, and the last token of the run is 1"},
+				{kind: audit.KindOwner, run: "run-4", seq: 1}, {kind: audit.KindOwner, run: "run-4", seq: 2}, {kind: audit.KindOwner, run: "run-4", seq: 4},
+				{kind: audit.KindClock, run: "run-4", seq: 1},
+				{kind: audit.KindRecord, run: "run-4", key: "first", problem: "was updated under token 2, and the last token of the run is 1"},
 			},
 		},
 		"a holder of a former token": {
 			falsified{head: head("run-4", func(r *runstore.Run) { r.Holder.Token, r.Holder.Owner, r.Holder.GrantedAt = 1, "a", r.CreatedAt })},
-			[]want{{kind: audit.Token, run: "run-4", problem: "the lease is held under token 1, and the last token is 2"}},
+			[]want{{kind: audit.KindToken, run: "run-4", problem: "the lease is held under token 1, and the last token is 2"}},
 		},
 
 		// Journals.
@@ -301,7 +301,7 @@ func TestPlanted(t *testing.T) {
 			falsified{journal: func(id runstore.RunID, events []runstore.Event) []runstore.Event {
 				return slices.DeleteFunc(events, func(e runstore.Event) bool { return id == "run-5" && e.Seq == 3 })
 			}},
-			[]want{{kind: audit.Seq, run: "run-5", seq: 3, problem: "seq 4 where seq 3 belongs"}},
+			[]want{{kind: audit.KindSeq, run: "run-5", seq: 3, problem: "seq 4 where seq 3 belongs"}},
 		},
 		"a seq twice": {
 			falsified{journal: func(id runstore.RunID, events []runstore.Event) []runstore.Event {
@@ -311,21 +311,21 @@ func TestPlanted(t *testing.T) {
 				}
 				return slices.Insert(slices.Clone(events), i, events[i])
 			}},
-			[]want{{kind: audit.Seq, run: "run-5", seq: 4, problem: "seq 3 where seq 4 belongs"}},
+			[]want{{kind: audit.KindSeq, run: "run-5", seq: 4, problem: "seq 3 where seq 4 belongs"}},
 		},
 		"a lost end of a journal": {
 			falsified{journal: func(id runstore.RunID, events []runstore.Event) []runstore.Event {
 				return slices.DeleteFunc(events, func(e runstore.Event) bool { return id == "run-5" && e.Seq == 7 })
 			}},
 			[]want{
-				{kind: audit.Seq, run: "run-5", problem: "ends at seq 6, and the head at 7"},
-				{kind: audit.Feed, run: "run-5", problem: "up to seq 7, and the journal ends at 6"},
-				{kind: audit.Record, run: "run-5", key: "silent", problem: "at seq 7, and the journal ends at seq 6"},
+				{kind: audit.KindSeq, run: "run-5", problem: "ends at seq 6, and the head at 7"},
+				{kind: audit.KindFeed, run: "run-5", problem: "up to seq 7, and the journal ends at 6"},
+				{kind: audit.KindRecord, run: "run-5", key: "silent", problem: "at seq 7, and the journal ends at seq 6"},
 			},
 		},
 		"a last seq that fell": {
 			falsified{head: head("run-5", func(r *runstore.Run) { r.LastSeq = 6 })},
-			[]want{{kind: audit.Seq, run: "run-5", problem: "ends at seq 7, and the head at 6"}},
+			[]want{{kind: audit.KindSeq, run: "run-5", problem: "ends at seq 7, and the head at 6"}},
 		},
 		"a changed event": {
 			falsified{journal: func(id runstore.RunID, events []runstore.Event) []runstore.Event {
@@ -336,47 +336,47 @@ func TestPlanted(t *testing.T) {
 				}
 				return events
 			}},
-			[]want{{kind: audit.Feed, run: "run-5", problem: "differ in the event at seq 4"}},
+			[]want{{kind: audit.KindFeed, run: "run-5", problem: "differ in the event at seq 4"}},
 		},
 		"an event of a former time": {
 			falsified{event: at("run-5", 6, func(e *runstore.Event) { e.Time = e.Time.Add(-time.Hour) })},
-			[]want{{kind: audit.Clock, run: "run-5", seq: 6}, {kind: audit.Clock, run: "run-5", key: "first"}},
+			[]want{{kind: audit.KindClock, run: "run-5", seq: 6}, {kind: audit.KindClock, run: "run-5", key: "first"}},
 		},
 		"a position that falls": {
 			falsified{event: at("run-5", 6, func(e *runstore.Event) { e.Position = 1 })},
-			[]want{{kind: audit.Feed, run: "run-5", seq: 6, problem: "position 1 follows position"}, {kind: audit.Feed, run: "run-5", seq: 6, problem: "the position follows position"}},
+			[]want{{kind: audit.KindFeed, run: "run-5", seq: 6, problem: "position 1 follows position"}, {kind: audit.KindFeed, run: "run-5", seq: 6, problem: "the position follows position"}},
 		},
 
 		// Records.
 		"a stamp of an event that is not there": {
 			falsified{record: record("run-6", "silent", func(r *runstore.Record) { r.Created.Seq, r.Updated.Seq = 9, 9 })},
-			[]want{{kind: audit.Record, run: "run-6", key: "silent", problem: "at seq 9, and the journal ends at seq 7"}},
+			[]want{{kind: audit.KindRecord, run: "run-6", key: "silent", problem: "at seq 9, and the journal ends at seq 7"}},
 		},
 		"a stamp of a later token": {
 			falsified{record: record("run-6", "first", func(r *runstore.Record) { r.Created.Token = 2 })},
 			[]want{
-				{kind: audit.Record, run: "run-6", key: "first", problem: "created at seq 2 under token 2, and the event at seq 4 has token 1"},
-				{kind: audit.Index, run: "run-6", key: "first", index: queue},
+				{kind: audit.KindRecord, run: "run-6", key: "first", problem: "created at seq 2 under token 2, and the event at seq 4 has token 1"},
+				{kind: audit.KindIndex, run: "run-6", key: "first", index: queue},
 			},
 		},
 		"a stamp of a token that was never granted": {
 			falsified{record: record("run-6", "silent", func(r *runstore.Record) { r.Updated.Token, r.Version = 3, 2 })},
-			[]want{{kind: audit.Record, run: "run-6", key: "silent", problem: "updated under token 3, and the last token of the run is 2"}},
+			[]want{{kind: audit.KindRecord, run: "run-6", key: "silent", problem: "updated under token 3, and the last token of the run is 2"}},
 		},
 		"a record that was updated before its creation": {
 			falsified{record: record("run-6", "first", func(r *runstore.Record) { r.Updated.Seq = 1 })},
 			[]want{
-				{kind: audit.Record, run: "run-6", key: "first", problem: "created at seq 2 and updated at seq 1"},
-				{kind: audit.Index, run: "run-6", key: "first", index: queue}, {kind: audit.Clock, run: "run-6", key: "first"},
+				{kind: audit.KindRecord, run: "run-6", key: "first", problem: "created at seq 2 and updated at seq 1"},
+				{kind: audit.KindIndex, run: "run-6", key: "first", index: queue}, {kind: audit.KindClock, run: "run-6", key: "first"},
 			},
 		},
 		"a record that goes back to version 1": {
 			falsified{record: record("run-6", "first", func(r *runstore.Record) { r.Version = 1 })},
-			[]want{{kind: audit.Record, run: "run-6", key: "first", problem: "at version 1"}, {kind: audit.Index, run: "run-6", key: "first", index: queue, problem: "has version 1 of the record"}},
+			[]want{{kind: audit.KindRecord, run: "run-6", key: "first", problem: "at version 1"}, {kind: audit.KindIndex, run: "run-6", key: "first", index: queue, problem: "has version 1 of the record"}},
 		},
 		"another summary": {
 			falsified{head: head("run-6", func(r *runstore.Run) { r.Summary.Value = []byte("forged") })},
-			[]want{{kind: audit.Record, run: "run-6", key: runstore.SummaryKey, problem: "another summary"}},
+			[]want{{kind: audit.KindRecord, run: "run-6", key: runstore.SummaryKey, problem: "another summary"}},
 		},
 
 		// Indexes.
@@ -386,7 +386,7 @@ func TestPlanted(t *testing.T) {
 					e.Record.Value = []byte("forged")
 				}
 			})},
-			[]want{{kind: audit.Index, run: "run-7", key: "first", index: queue, problem: "another value"}},
+			[]want{{kind: audit.KindIndex, run: "run-7", key: "first", index: queue, problem: "another value"}},
 		},
 		"an entry of a former version": {
 			falsified{entries: entry(queue, "run-7", func(e *runstore.IndexEntry) {
@@ -394,7 +394,7 @@ func TestPlanted(t *testing.T) {
 					e.Record.Version = 1
 				}
 			})},
-			[]want{{kind: audit.Index, run: "run-7", key: "first", index: queue, problem: "the run has version 2"}},
+			[]want{{kind: audit.KindIndex, run: "run-7", key: "first", index: queue, problem: "the run has version 2"}},
 		},
 		"an entry without a record": {
 			falsified{entries: entry(queue, "run-7", func(e *runstore.IndexEntry) {
@@ -402,11 +402,11 @@ func TestPlanted(t *testing.T) {
 					e.Record.Key = "gone"
 				}
 			})},
-			[]want{{kind: audit.Index, run: "run-7", key: "gone", index: queue, problem: "no such record"}},
+			[]want{{kind: audit.KindIndex, run: "run-7", key: "gone", index: queue, problem: "no such record"}},
 		},
 		"a run that is not listed": {
 			falsified{entries: without(runstore.IndexRuns, "run-7")},
-			[]want{{kind: audit.Index, run: "run-7", index: runstore.IndexRuns, problem: "not in runs"}},
+			[]want{{kind: audit.KindIndex, run: "run-7", index: runstore.IndexRuns, problem: "not in runs"}},
 		},
 		"an unlisted run that is listed": {
 			falsified{entries: func(q runstore.IndexQuery, entries []runstore.IndexEntry) []runstore.IndexEntry {
@@ -419,29 +419,29 @@ func TestPlanted(t *testing.T) {
 				}
 				return entries
 			}},
-			[]want{{kind: audit.Index, run: "run-7", index: runstore.IndexRuns, problem: "unlisted"}},
+			[]want{{kind: audit.KindIndex, run: "run-7", index: runstore.IndexRuns, problem: "unlisted"}},
 		},
 		"a run that is listed at another time": {
 			falsified{entries: entry(runstore.IndexRuns, "run-7", func(e *runstore.IndexEntry) { e.At = e.At.Add(time.Microsecond) })},
-			[]want{{kind: audit.Index, run: "run-7", index: runstore.IndexRuns, problem: "was created at"}},
+			[]want{{kind: audit.KindIndex, run: "run-7", index: runstore.IndexRuns, problem: "was created at"}},
 		},
 		"a runnable run that is in no index": {
 			falsified{entries: without(runstore.IndexRunnable, "run-7")},
-			[]want{{kind: audit.Index, run: "run-7", index: runstore.IndexRunnable, problem: "is not in the index"}},
+			[]want{{kind: audit.KindIndex, run: "run-7", index: runstore.IndexRunnable, problem: "is not in the index"}},
 		},
 		"an entry after the expiry": {
 			falsified{entries: entry(runstore.IndexRunnable, "run-7", func(e *runstore.IndexEntry) { e.At = e.At.Add(time.Microsecond) })},
-			[]want{{kind: audit.Index, run: "run-7", index: runstore.IndexRunnable, problem: "which is not from"}},
+			[]want{{kind: audit.KindIndex, run: "run-7", index: runstore.IndexRunnable, problem: "which is not from"}},
 		},
 
 		// The feed.
 		"an event that the feed lacks": {
 			falsified{feed: feed("run-0", 3, func(events []runstore.FeedEvent, i int) []runstore.FeedEvent { return slices.Delete(events, i, i+1) })},
-			[]want{{kind: audit.Feed, run: "run-0", seq: 4, problem: "after seq 2"}},
+			[]want{{kind: audit.KindFeed, run: "run-0", seq: 4, problem: "after seq 2"}},
 		},
 		"an end that the feed lacks": {
 			falsified{feed: feed("run-0", 7, func(events []runstore.FeedEvent, i int) []runstore.FeedEvent { return slices.Delete(events, i, i+1) })},
-			[]want{{kind: audit.Feed, run: "run-0", seq: 7, problem: "missing in the feed"}},
+			[]want{{kind: audit.KindFeed, run: "run-0", seq: 7, problem: "missing in the feed"}},
 		},
 		"an event that the feed shows twice": {
 			falsified{feed: feed("run-8", 7, func(events []runstore.FeedEvent, i int) []runstore.FeedEvent {
@@ -451,8 +451,8 @@ func TestPlanted(t *testing.T) {
 				return events
 			})},
 			[]want{
-				{kind: audit.Feed, run: "run-0", seq: 1, problem: "after seq 7"}, {kind: audit.Feed, run: "run-0", seq: 2, problem: "missing in the feed"},
-				{kind: audit.Feed, run: "run-8", seq: 7, problem: "missing in the feed"},
+				{kind: audit.KindFeed, run: "run-0", seq: 1, problem: "after seq 7"}, {kind: audit.KindFeed, run: "run-0", seq: 2, problem: "missing in the feed"},
+				{kind: audit.KindFeed, run: "run-8", seq: 7, problem: "missing in the feed"},
 			},
 		},
 		"a position that the store does not know": {
@@ -460,14 +460,14 @@ func TestPlanted(t *testing.T) {
 				events[i].Position += 100
 				return events
 			})},
-			[]want{{kind: audit.Feed, problem: "does not know the position"}},
+			[]want{{kind: audit.KindFeed, problem: "does not know the position"}},
 		},
 		"another event in the feed": {
 			falsified{feed: feed("run-0", 3, func(events []runstore.FeedEvent, i int) []runstore.FeedEvent {
 				events[i].Token = 1
 				return events
 			})},
-			[]want{{kind: audit.Feed, run: "run-0", problem: "differ in the event at seq 3"}},
+			[]want{{kind: audit.KindFeed, run: "run-0", problem: "differ in the event at seq 3"}},
 		},
 		"events of a run that is not there": {
 			falsified{feed: func(events []runstore.FeedEvent) []runstore.FeedEvent {
@@ -479,8 +479,8 @@ func TestPlanted(t *testing.T) {
 				return events
 			}},
 			[]want{
-				{kind: audit.Feed, run: "gone", problem: "does not exist"},
-				{kind: audit.Feed, run: "run-8", seq: 1, problem: "missing in the feed"},
+				{kind: audit.KindFeed, run: "gone", problem: "does not exist"},
+				{kind: audit.KindFeed, run: "run-8", seq: 1, problem: "missing in the feed"},
 			},
 		},
 		"damage": {
@@ -488,7 +488,7 @@ func TestPlanted(t *testing.T) {
 				events[i] = runstore.FeedEvent{Run: "run-0", Event: runstore.Event{Seq: 3, Position: events[i].Position}, Err: &runstore.CorruptError{Run: "run-0"}}
 				return events
 			})},
-			[]want{{kind: audit.Damaged, run: "run-0", seq: 3}},
+			[]want{{kind: audit.KindDamaged, run: "run-0", seq: 3}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,7 @@ type stamp struct {
 func (c *checker) examine(ctx context.Context, s *share, r *runState) error {
 	err := c.examineRun(ctx, s, r)
 	if damaged(err) {
-		c.add(r, Finding{Kind: Damaged, Problem: problem("the run cannot be read: %v", err)})
+		c.add(r, Finding{Kind: KindDamaged, Problem: problem("the run cannot be read: %v", err)})
 		r.end = 0
 		return nil
 	}
@@ -98,10 +98,10 @@ func (c *checker) checkGone(s *share, r *runState) {
 		return
 	}
 	if r.seen > 0 {
-		c.add(r, Finding{Kind: Feed, Problem: "the feed shows events of a run that does not exist", mark: int64(r.seenAt)})
+		c.add(r, Finding{Kind: KindFeed, Problem: "the feed shows events of a run that does not exist", mark: int64(r.seenAt)})
 	}
 	if r.listed || r.runnable {
-		c.add(r, Finding{Kind: Index, Problem: "an index of runs shows a run that does not exist", mark: runstore.Micros(r.createdAt)})
+		c.add(r, Finding{Kind: KindIndex, Problem: "an index of runs shows a run that does not exist", mark: runstore.Micros(r.createdAt)})
 	}
 }
 
@@ -112,23 +112,23 @@ func (c *checker) checkHeads(ctx context.Context, s *share, r *runState, j *jour
 		kind Kind
 		text string
 	}{
-		{head.ID != r.id || after.ID != r.id, Head, problem("the head is that of run %.64q", string(after.ID))},
-		{head.LastSeq < 0 || head.Token < 0, Head, problem("the last seq is %d and the token %d", head.LastSeq, int64(head.Token))},
-		{after.Token < head.Token, Token, problem("the last token fell from %v to %v", head.Token, after.Token)},
-		{after.LastSeq < head.LastSeq, Seq, problem("the last seq fell from %d to %d", head.LastSeq, after.LastSeq)},
-		{!j.broken && j.n < head.LastSeq, Seq, problem("the journal ends at seq %d, and the head at %d", j.n, head.LastSeq)},
-		{!j.broken && j.n > after.LastSeq, Seq, problem("the journal ends at seq %d, and the head at %d", j.n, after.LastSeq)},
-		{j.top > after.Token, Token, problem("an event at seq %d has token %v, and the last token of the run is %v", j.topSeq, j.top, after.Token)},
-		{j.topStamp.Token > after.Token, Record, problem("it was %s under token %v, and the last token of the run is %v", j.topStamp.name, j.topStamp.Token, after.Token)},
-		{!head.Unlisted && !r.listed, Index, "the run is not in " + string(runstore.IndexRuns)},
+		{head.ID != r.id || after.ID != r.id, KindHead, problem("the head is that of run %.64q", string(after.ID))},
+		{head.LastSeq < 0 || head.Token < 0, KindHead, problem("the last seq is %d and the token %d", head.LastSeq, int64(head.Token))},
+		{after.Token < head.Token, KindToken, problem("the last token fell from %v to %v", head.Token, after.Token)},
+		{after.LastSeq < head.LastSeq, KindSeq, problem("the last seq fell from %d to %d", head.LastSeq, after.LastSeq)},
+		{!j.broken && j.n < head.LastSeq, KindSeq, problem("the journal ends at seq %d, and the head at %d", j.n, head.LastSeq)},
+		{!j.broken && j.n > after.LastSeq, KindSeq, problem("the journal ends at seq %d, and the head at %d", j.n, after.LastSeq)},
+		{j.top > after.Token, KindToken, problem("an event at seq %d has token %v, and the last token of the run is %v", j.topSeq, j.top, after.Token)},
+		{j.topStamp.Token > after.Token, KindRecord, problem("it was %s under token %v, and the last token of the run is %v", j.topStamp.name, j.topStamp.Token, after.Token)},
+		{!head.Unlisted && !r.listed, KindIndex, "the run is not in " + string(runstore.IndexRuns)},
 	}
 	for i, p := range problems {
 		if p.bad {
 			f := Finding{Kind: p.kind, Problem: p.text, mark: int64(i)}
 			switch p.kind {
-			case Index:
+			case KindIndex:
 				f.Index = runstore.IndexRuns
-			case Record:
+			case KindRecord:
 				f.Key, f.Version = j.topStamp.key, j.topStamp.version
 			}
 			c.add(r, f)
@@ -138,14 +138,14 @@ func (c *checker) checkHeads(ctx context.Context, s *share, r *runState, j *jour
 	// head before the scan shows whether it was.
 	if at := head.RunnableAt; !at.IsZero() && !r.runnable &&
 		(!s.suspects || r.before.RunnableAt.Equal(at) && r.before.Token == head.Token && r.before.LastSeq == head.LastSeq) {
-		c.add(r, Finding{Kind: Index, Index: runstore.IndexRunnable, Problem: problem("the run is runnable from %v, and is not in the index", at)})
+		c.add(r, Finding{Kind: KindIndex, Index: runstore.IndexRunnable, Problem: problem("the run is runnable from %v, and is not in the index", at)})
 	}
 	if latest := max(head.Token, j.top).Epoch(); latest > c.epoch {
 		if err := c.readEpoch(ctx); err != nil {
 			return err
 		}
 		if latest > c.epoch {
-			c.add(r, Finding{Kind: Token, Problem: problem("the run has a token of epoch %d, and the store is in epoch %d", latest, c.epoch)})
+			c.add(r, Finding{Kind: KindToken, Problem: problem("the run has a token of epoch %d, and the store is in epoch %d", latest, c.epoch)})
 		}
 	}
 	c.checkHolder(r, head)
@@ -155,12 +155,12 @@ func (c *checker) checkHeads(ctx context.Context, s *share, r *runState, j *jour
 // checkHolder checks the current grant of a head.
 func (c *checker) checkHolder(r *runState, head runstore.Run) {
 	if head.Token != 0 && head.Token.Counter() == 0 {
-		c.add(r, Finding{Kind: Token, Problem: problem("the last token, %v, is the floor of its epoch", head.Token)})
+		c.add(r, Finding{Kind: KindToken, Problem: problem("the last token, %v, is the floor of its epoch", head.Token)})
 	}
 	h := head.Holder
 	if h.Token == 0 {
 		if h != (runstore.Holder{}) {
-			c.add(r, Finding{Kind: Head, Problem: problem("the lease is held by %.64q without a token", string(h.Owner))})
+			c.add(r, Finding{Kind: KindHead, Problem: problem("the lease is held by %.64q without a token", string(h.Owner))})
 		}
 		return
 	}
@@ -169,12 +169,12 @@ func (c *checker) checkHolder(r *runState, head runstore.Run) {
 		kind Kind
 		text string
 	}{
-		{h.Token != head.Token, Token, problem("the lease is held under token %v, and the last token is %v", h.Token, head.Token)},
-		{h.Owner == "", Owner, problem("the lease is held under token %v without an owner", h.Token)},
-		{!h.ExpiresAt.Equal(head.ExpiresAt), Head, problem("the lease expires at %v and at %v", h.ExpiresAt, head.ExpiresAt)},
-		{h.Former != runstore.EndPreempted && h.Preempted != (runstore.Preempted{}), Head, problem("the grant preempted %.64q, and the former grant was %v", string(h.Preempted.From), h.Former)},
-		{h.RenewedAt.Before(h.GrantedAt), Clock, problem("the lease was renewed at %v, before the grant at %v", h.RenewedAt, h.GrantedAt)},
-		{h.ProgressedAt.Before(h.GrantedAt), Clock, problem("the last progress was at %v, before the grant at %v", h.ProgressedAt, h.GrantedAt)},
+		{h.Token != head.Token, KindToken, problem("the lease is held under token %v, and the last token is %v", h.Token, head.Token)},
+		{h.Owner == "", KindOwner, problem("the lease is held under token %v without an owner", h.Token)},
+		{!h.ExpiresAt.Equal(head.ExpiresAt), KindHead, problem("the lease expires at %v and at %v", h.ExpiresAt, head.ExpiresAt)},
+		{h.Former != runstore.EndPreempted && h.Preempted != (runstore.Preempted{}), KindHead, problem("the grant preempted %.64q, and the former grant was %v", string(h.Preempted.From), h.Former)},
+		{h.RenewedAt.Before(h.GrantedAt), KindClock, problem("the lease was renewed at %v, before the grant at %v", h.RenewedAt, h.GrantedAt)},
+		{h.ProgressedAt.Before(h.GrantedAt), KindClock, problem("the last progress was at %v, before the grant at %v", h.ProgressedAt, h.GrantedAt)},
 	} {
 		if p.bad {
 			c.add(r, Finding{Kind: p.kind, Problem: p.text, mark: int64(100 + i)})
@@ -190,7 +190,7 @@ func (c *checker) checkFeed(s *share, r *runState, j *journal) {
 		return
 	}
 	if r.seen > j.n {
-		c.add(r, Finding{Kind: Feed, Problem: problem("the feed has events up to seq %d, and the journal ends at %d", r.seen, j.n)})
+		c.add(r, Finding{Kind: KindFeed, Problem: problem("the feed has events up to seq %d, and the journal ends at %d", r.seen, j.n)})
 		return
 	}
 	c.compare(r, j.chainAtSeen, j.differs)
@@ -220,7 +220,7 @@ func (p *recordReader) next(ctx context.Context) (stamps []stamp, err error) {
 		p.done = len(page) == 0
 		for _, rec := range page {
 			if rec.Key <= p.after {
-				p.add(p.run, Finding{Kind: Record, Key: rec.Key, Problem: problem("the key follows the key %.64q", string(p.after))})
+				p.add(p.run, Finding{Kind: KindRecord, Key: rec.Key, Problem: problem("the key follows the key %.64q", string(p.after))})
 				p.done = true // the next page may be this one again
 				break
 			}
@@ -240,7 +240,7 @@ func (p *recordReader) next(ctx context.Context) (stamps []stamp, err error) {
 
 // check checks a record by itself.
 func (p *recordReader) check(rec runstore.Record) {
-	f := Finding{Kind: Record, Key: rec.Key, Version: rec.Version}
+	f := Finding{Kind: KindRecord, Key: rec.Key, Version: rec.Version}
 	created, updated := rec.Created, rec.Updated
 	switch {
 	case rec.Version < 1:
@@ -252,7 +252,7 @@ func (p *recordReader) check(rec runstore.Record) {
 	case rec.Version == 1 && !sameStamp(created, updated):
 		f.Problem = "it is at version 1, and was updated after its creation"
 	case updated.Time.Before(created.Time):
-		f.Kind, f.Problem = Clock, problem("the record was created at %v and updated at %v", created.Time, updated.Time)
+		f.Kind, f.Problem = KindClock, problem("the record was created at %v and updated at %v", created.Time, updated.Time)
 	default:
 		return
 	}
@@ -266,6 +266,6 @@ func (p *recordReader) checkSummary(after runstore.Run) {
 		return
 	}
 	if !equal(p.head.Summary, p.summary) {
-		p.add(p.run, Finding{Kind: Record, Key: runstore.SummaryKey, Version: p.head.Summary.Version, Problem: "the head shows another summary than the records"})
+		p.add(p.run, Finding{Kind: KindRecord, Key: runstore.SummaryKey, Version: p.head.Summary.Version, Problem: "the head shows another summary than the records"})
 	}
 }

@@ -179,5 +179,5 @@ func (s *share) sameLife(r *runState, head runstore.Run) bool {
 	return !s.suspects || r.exists && r.before.CreatedAt.Equal(head.CreatedAt)
 }
 
-// problem returns the fields of a finding's text.
+// problem formats the text of a finding.
 func problem(format string, args ...any) string { return fmt.Sprintf(format, args...) }

@@ -42,27 +42,27 @@ func TestPlantedInSQLite(t *testing.T) {
 		change string
 		want   want
 	}{
-		"a write under a former token":           {"UPDATE events SET token = 1, owner = CAST('a' AS BLOB)" + event + "6", want{kind: audit.Token, seq: 6, problem: "token 1"}},
-		"two owners under one token":             {"UPDATE events SET owner = CAST('c' AS BLOB)" + event + "4", want{kind: audit.Owner, seq: 4}},
-		"another owner than the holder":          {"UPDATE runs SET owner = CAST('c' AS BLOB)" + run, want{kind: audit.Owner, seq: 5}},
-		"an owner without a token":               {"UPDATE events SET owner = CAST('c' AS BLOB)" + event + "3", want{kind: audit.Owner, seq: 3}},
-		"a token that was never granted":         {"UPDATE events SET token = 7" + event + "6", want{kind: audit.Token, problem: "an event at seq 6 has token 7"}},
-		"a last token that fell":                 {"UPDATE runs SET token = 1" + run, want{kind: audit.Token, problem: "the last token of the run is 1"}},
-		"a token of an epoch that never began":   {fmt.Sprintf("UPDATE runs SET token = %d", runstore.Epoch(2).Floor()+1) + run, want{kind: audit.Token, problem: "epoch 2"}},
-		"a lost event":                           {"DELETE FROM events" + event + "4", want{kind: audit.Damaged}},
-		"a seq twice":                            {"UPDATE events SET seq = 3" + event + "4", want{kind: audit.Damaged}},
-		"an event of another run":                {"UPDATE events SET run = (SELECT no FROM runs WHERE id = CAST('run-4' AS BLOB))" + event + "4", want{kind: audit.Damaged}},
-		"a last seq that fell":                   {"UPDATE runs SET last_seq = 6" + run, want{kind: audit.Seq, problem: "ends at seq 7, and the head at 6"}},
-		"an event of a former time":              {"UPDATE events SET time = time - 3600000000" + event + "6", want{kind: audit.Clock, seq: 6}},
-		"an event of the future":                 {"UPDATE events SET time = time + 36000000000" + event + "7", want{kind: audit.Clock, problem: "later than the store clock"}},
-		"a record changed under a former token":  {fmt.Sprintf("UPDATE records SET created_token = 1, updated_token = 1"+record, "silent"), want{kind: audit.Record, key: "silent"}},
-		"a stamp of a token never granted":       {fmt.Sprintf("UPDATE records SET version = 2, updated_token = 3"+record, "silent"), want{kind: audit.Record, key: "silent"}},
-		"a stamp of an event that is not there":  {fmt.Sprintf("UPDATE records SET updated_seq = 9"+record, "first"), want{kind: audit.Record, key: "first"}},
-		"a record that goes back to version 1":   {fmt.Sprintf("UPDATE records SET version = 1"+record, "first"), want{kind: audit.Record, key: "first"}},
-		"a version that is not positive":         {fmt.Sprintf("UPDATE records SET version = 0"+record, "first"), want{kind: audit.Record, key: "first"}},
-		"a runnable run that is in no index":     {"UPDATE runs SET place = NULL" + run, want{kind: audit.Index, index: runstore.IndexRunnable}},
-		"an entry before the runnable time":      {"UPDATE runs SET place = 1" + run, want{kind: audit.Index, index: runstore.IndexRunnable, problem: "which is not from"}},
-		"a lease that was granted at a new time": {"UPDATE runs SET granted = granted + 60000000" + run, want{kind: audit.Clock, seq: 5}},
+		"a write under a former token":           {"UPDATE events SET token = 1, owner = CAST('a' AS BLOB)" + event + "6", want{kind: audit.KindToken, seq: 6, problem: "token 1"}},
+		"two owners under one token":             {"UPDATE events SET owner = CAST('c' AS BLOB)" + event + "4", want{kind: audit.KindOwner, seq: 4}},
+		"another owner than the holder":          {"UPDATE runs SET owner = CAST('c' AS BLOB)" + run, want{kind: audit.KindOwner, seq: 5}},
+		"an owner without a token":               {"UPDATE events SET owner = CAST('c' AS BLOB)" + event + "3", want{kind: audit.KindOwner, seq: 3}},
+		"a token that was never granted":         {"UPDATE events SET token = 7" + event + "6", want{kind: audit.KindToken, problem: "an event at seq 6 has token 7"}},
+		"a last token that fell":                 {"UPDATE runs SET token = 1" + run, want{kind: audit.KindToken, problem: "the last token of the run is 1"}},
+		"a token of an epoch that never began":   {fmt.Sprintf("UPDATE runs SET token = %d", runstore.Epoch(2).Floor()+1) + run, want{kind: audit.KindToken, problem: "epoch 2"}},
+		"a lost event":                           {"DELETE FROM events" + event + "4", want{kind: audit.KindDamaged}},
+		"a seq twice":                            {"UPDATE events SET seq = 3" + event + "4", want{kind: audit.KindDamaged}},
+		"an event of another run":                {"UPDATE events SET run = (SELECT no FROM runs WHERE id = CAST('run-4' AS BLOB))" + event + "4", want{kind: audit.KindDamaged}},
+		"a last seq that fell":                   {"UPDATE runs SET last_seq = 6" + run, want{kind: audit.KindSeq, problem: "ends at seq 7, and the head at 6"}},
+		"an event of a former time":              {"UPDATE events SET time = time - 3600000000" + event + "6", want{kind: audit.KindClock, seq: 6}},
+		"an event of the future":                 {"UPDATE events SET time = time + 36000000000" + event + "7", want{kind: audit.KindClock, problem: "later than the store clock"}},
+		"a record changed under a former token":  {fmt.Sprintf("UPDATE records SET created_token = 1, updated_token = 1"+record, "silent"), want{kind: audit.KindRecord, key: "silent"}},
+		"a stamp of a token never granted":       {fmt.Sprintf("UPDATE records SET version = 2, updated_token = 3"+record, "silent"), want{kind: audit.KindRecord, key: "silent"}},
+		"a stamp of an event that is not there":  {fmt.Sprintf("UPDATE records SET updated_seq = 9"+record, "first"), want{kind: audit.KindRecord, key: "first"}},
+		"a record that goes back to version 1":   {fmt.Sprintf("UPDATE records SET version = 1"+record, "first"), want{kind: audit.KindRecord, key: "first"}},
+		"a version that is not positive":         {fmt.Sprintf("UPDATE records SET version = 0"+record, "first"), want{kind: audit.KindRecord, key: "first"}},
+		"a runnable run that is in no index":     {"UPDATE runs SET place = NULL" + run, want{kind: audit.KindIndex, index: runstore.IndexRunnable}},
+		"an entry before the runnable time":      {"UPDATE runs SET place = 1" + run, want{kind: audit.KindIndex, index: runstore.IndexRunnable, problem: "which is not from"}},
+		"a lease that was granted at a new time": {"UPDATE runs SET granted = granted + 60000000" + run, want{kind: audit.KindClock, seq: 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -92,7 +92,7 @@ func TestPlantedInSQLite(t *testing.T) {
 				t.Errorf("got %v, want %+v", found, c.want)
 			}
 			for _, f := range found {
-				if f.Run != "run-3" && (f.Run != "run-4" || c.want.kind != audit.Damaged) {
+				if f.Run != "run-3" && (f.Run != "run-4" || c.want.kind != audit.KindDamaged) {
 					t.Errorf("unexpected: %v", f)
 				}
 			}
