@@ -119,31 +119,37 @@ func ExampleKeeper_Acquire() {
 	// agent-b holds token 2 <nil>
 }
 
-// An operator takes the lease from an agent that renews it but must not go on.
-func ExampleBreak() {
+// A new version asks the old one for the lease of a run. The old one finishes what it is at first.
+func ExampleKeeper_RequestHandoff() {
 	ctx := context.Background()
 	store := memory.New(nil).Open()
-	created, err := store.CreateRun(ctx, runstore.RunSpec{
-		ID: "payout-17", Lease: &runstore.LeaseSpec{Owner: "agent-a", TTL: 30 * time.Second},
-	})
+	if _, err := store.CreateRun(ctx, runstore.RunSpec{ID: "payout-17"}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	keeper, err := lease.New(store, &lease.Options{Handoff: lease.Gap, MinBackoff: 10 * time.Millisecond})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	broken, err := lease.Break(ctx, store, lease.BreakRequest{
-		Run: "payout-17", Token: created.Lease.Token, Operator: "ada", Reason: "agent-a pays twice",
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
+	request := func(owner runstore.Owner) runstore.AcquireRequest {
+		return runstore.AcquireRequest{Run: "payout-17", LeaseSpec: runstore.LeaseSpec{Owner: owner}}
 	}
-	fmt.Printf("the lease of %s has ended, the token is now %v\n", broken.Former.Owner, broken.Token)
-
-	late := runstore.NewBatch("payout-17", created.Lease.Fence())
-	late.Append("paid", nil)
-	_, err = store.Commit(ctx, late)
-	fmt.Println("agent-a is fenced:", errors.Is(err, runstore.ErrFenced))
+	working, old := make(chan struct{}), make(chan error)
+	go func() {
+		old <- keeper.Do(ctx, request("version-1"), func(ctx context.Context, held *lease.Held) error {
+			close(working)
+			<-ctx.Done()
+			fmt.Println("version-1 drains:", context.Cause(ctx))
+			return nil
+		})
+	}()
+	<-working
+	granted, err := keeper.RequestHandoff(ctx, request("version-2"))
+	fmt.Println(<-old)
+	fmt.Println(granted.Lease.Owner, "holds token", granted.Lease.Token, err)
 	// Output:
-	// the lease of agent-a has ended, the token is now 2
-	// agent-a is fenced: true
+	// version-1 drains: a successor has requested the lease
+	// lease handed off: run "payout-17", token 1, to "version-2" under token 2
+	// version-2 holds token 2 <nil>
 }
