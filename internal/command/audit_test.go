@@ -61,6 +61,9 @@ func TestAuditCommand(t *testing.T) {
 		first.Finding.Run != "run" || first.Finding.Warning || last.Report.Findings != 2 || last.Report.Runs != 1 {
 		t.Errorf("as JSON: got %s, %v", out, err)
 	}
+	if _, errs, status := run(t, "audit", "--store", url); status != exitRefused || errs != "tapestore: the audit has found 2 corruptions\n" {
+		t.Errorf("as a process: status %d, %q", status, errs)
+	}
 	for args, says := range map[string]string{
 		"":                                 "--store",
 		"--store " + url + " --format xml": "table or json",

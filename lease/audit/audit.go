@@ -128,7 +128,7 @@ type Report struct {
 	Suppressed int64
 }
 
-// The bounds of what is kept of findings until they are confirmed: 20 of a run and 2,000 of a share,
+// The bounds of what is kept of findings until they are confirmed: 20 of a run and 2,000 of a partition,
 // which take 3 MiB with keys of the longest size.
 const (
 	maxPerRun = 20
@@ -144,8 +144,8 @@ type checker struct {
 
 	epoch    runstore.Epoch // the store's current epoch when it was last read
 	epochs   runstore.EpochManager
-	kept     int              // the findings of the present share
-	reported map[Finding]bool // identities, up to maxKept: a scan is read once for each share
+	kept     int              // the findings of the present partition
+	reported map[Finding]bool // identities, up to maxKept: a scan is read once for each partition
 }
 
 // Check reads the whole store and reports what contradicts the contract; the package comment lists
@@ -167,7 +167,7 @@ func Check(ctx context.Context, store runstore.RunStore, opts *Options) (Report,
 		return c.report, err
 	}
 	for first := uint64(0); ; {
-		last, err := c.checkShare(ctx, first)
+		last, err := c.checkPartition(ctx, first)
 		if err != nil || last == math.MaxUint64 {
 			return c.report, err
 		}

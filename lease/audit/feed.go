@@ -28,8 +28,8 @@ func (c *checker) extend(chain uint64, e runstore.Event) uint64 {
 	return h.Sum64()
 }
 
-// follow reads the feed from where the share stands to its end.
-func (c *checker) follow(ctx context.Context, s *share, take func(runstore.FeedEvent)) error {
+// follow reads the feed from where the partition stands to its end.
+func (c *checker) follow(ctx context.Context, s *partition, take func(runstore.FeedEvent)) error {
 	for {
 		page, err := c.store.ReadFeed(ctx, runstore.FeedQuery{After: s.after, Limit: runstore.MaxPage})
 		if damaged(err) {
@@ -64,7 +64,7 @@ func (c *checker) follow(ctx context.Context, s *share, take func(runstore.FeedE
 }
 
 // readFeed reads the feed to its end, before anything else is read.
-func (c *checker) readFeed(ctx context.Context, s *share) error {
+func (c *checker) readFeed(ctx context.Context, s *partition) error {
 	c.report.Passes++
 	return c.follow(ctx, s, func(e runstore.FeedEvent) {
 		if e.Run == "" { // a part of the feed that is damaged
@@ -82,7 +82,7 @@ func (c *checker) readFeed(ctx context.Context, s *share) error {
 }
 
 // take compares the next event that the feed shows of a run with those before.
-func (c *checker) take(s *share, r *runState, e runstore.FeedEvent) {
+func (c *checker) take(s *partition, r *runState, e runstore.FeedEvent) {
 	r.seenAt = e.Position
 	switch {
 	case e.Err != nil:
@@ -90,7 +90,7 @@ func (c *checker) take(s *share, r *runState, e runstore.FeedEvent) {
 		r.incomparable, r.seen = true, max(r.seen, e.Seq)
 		return
 	case e.Seq == 1 && r.seen > 0:
-		// A run that was purged and created again begins again. A suspect has one life.
+		// A run that was purged and created again begins again. A suspect has one incarnation.
 		c.add(r, Finding{Kind: KindFeed, Seq: e.Seq, Position: e.Position, Problem: problem("the feed shows the seq after seq %d", r.seen)})
 		r.seen, r.chain, r.chains, r.incomparable = 0, 0, nil, false
 	case e.Seq != r.seen+1:
@@ -107,7 +107,7 @@ func (c *checker) take(s *share, r *runState, e runstore.FeedEvent) {
 
 // readRest reads what was added to the feed since readFeed, and looks there for the events that the
 // journals have had more.
-func (c *checker) readRest(ctx context.Context, s *share) error {
+func (c *checker) readRest(ctx context.Context, s *partition) error {
 	now, err := c.store.Now(ctx)
 	if err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// scan reads an index from its begin to its end, and checks the entries of the share's runs.
-func (c *checker) scan(ctx context.Context, s *share, index runstore.IndexName) error {
+// scan reads an index from its begin to its end, and checks the entries of the partition's runs.
+func (c *checker) scan(ctx context.Context, s *partition, index runstore.IndexName) error {
 	q := runstore.IndexQuery{Index: index, Until: runstore.EndOfTime, Limit: runstore.MaxPage, Heads: true}
 	var last time.Time
 	for {
@@ -36,7 +36,7 @@ func (c *checker) scan(ctx context.Context, s *share, index runstore.IndexName) 
 			}
 		}
 		for r, entries := range byRun {
-			if s.runs[r.id] != r { // dropped from the share meanwhile
+			if s.runs[r.id] != r { // dropped from the partition meanwhile
 				continue
 			}
 			switch index {

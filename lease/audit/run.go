@@ -24,7 +24,7 @@ type stamp struct {
 
 // examine reads a run: the head, the records, the journal, and the head again. Records are read
 // before the journal, so the journal has every event that a stamp can name.
-func (c *checker) examine(ctx context.Context, s *share, r *runState) error {
+func (c *checker) examine(ctx context.Context, s *partition, r *runState) error {
 	err := c.examineRun(ctx, s, r)
 	if damaged(err) {
 		c.add(r, Finding{Kind: KindDamaged, Problem: problem("the run cannot be read: %v", err)})
@@ -34,7 +34,7 @@ func (c *checker) examine(ctx context.Context, s *share, r *runState) error {
 	return err
 }
 
-func (c *checker) examineRun(ctx context.Context, s *share, r *runState) error {
+func (c *checker) examineRun(ctx context.Context, s *partition, r *runState) error {
 	head, err := c.store.GetRun(ctx, r.id)
 	if errors.Is(err, runstore.ErrNotFound) {
 		c.checkGone(s, r)
@@ -51,7 +51,7 @@ func (c *checker) examineRun(ctx context.Context, s *share, r *runState) error {
 			err = j.read(ctx, stamps, first)
 		}
 		if errors.Is(err, runstore.ErrNotFound) {
-			r.void()
+			r.discard()
 			return nil
 		}
 		if err != nil {
@@ -59,8 +59,8 @@ func (c *checker) examineRun(ctx context.Context, s *share, r *runState) error {
 		}
 	}
 	after, err := c.store.GetRun(ctx, r.id)
-	if errors.Is(err, runstore.ErrNotFound) || err == nil && (!after.CreatedAt.Equal(head.CreatedAt) || !s.sameLife(r, head)) {
-		r.void()
+	if errors.Is(err, runstore.ErrNotFound) || err == nil && (!after.CreatedAt.Equal(head.CreatedAt) || !s.sameIncarnation(r, head)) {
+		r.discard()
 		return nil
 	}
 	if err != nil {
@@ -84,17 +84,17 @@ func (c *checker) examineRun(ctx context.Context, s *share, r *runState) error {
 	return nil
 }
 
-// void drops what was found of a run that was purged meanwhile.
-func (r *runState) void() {
+// discard drops what was found of a run that was purged meanwhile.
+func (r *runState) discard() {
 	r.findings, r.end, r.latest = nil, 0, time.Time{}
 }
 
 // checkGone checks a run that does not exist. In the second reading, it does not exist before and
 // after the feed and the indexes were read. What they show then, if they have shown it before, belongs
-// to a life of the run that has ended.
-func (c *checker) checkGone(s *share, r *runState) {
+// to an incarnation of the run that has ended.
+func (c *checker) checkGone(s *partition, r *runState) {
 	if s.suspects && r.exists {
-		r.void()
+		r.discard()
 		return
 	}
 	if r.seen > 0 {
@@ -106,7 +106,7 @@ func (c *checker) checkGone(s *share, r *runState) {
 }
 
 // checkHeads checks the heads that were read before and after the journal.
-func (c *checker) checkHeads(ctx context.Context, s *share, r *runState, j *journal, head, after runstore.Run) error {
+func (c *checker) checkHeads(ctx context.Context, s *partition, r *runState, j *journal, head, after runstore.Run) error {
 	problems := []struct {
 		bad  bool
 		kind Kind
@@ -184,7 +184,7 @@ func (c *checker) checkHolder(r *runState, head runstore.Run) {
 
 // checkFeed compares the journal with what the feed has shown before it was read, and notes what
 // the rest of the feed has to show.
-func (c *checker) checkFeed(s *share, r *runState, j *journal) {
+func (c *checker) checkFeed(s *partition, r *runState, j *journal) {
 	r.latest = j.latest
 	if s.noFeed || r.incomparable || j.broken {
 		return

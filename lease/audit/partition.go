@@ -13,18 +13,18 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// A share is a part of the runs that fits into memory: the runs whose hashes are from first to
-// last. The feed and the indexes are read once for each share.
+// A partition is a part of the runs that fits into memory: the runs whose hashes are from first to
+// last. The feed and the indexes are read once for each partition.
 //
-// How many runs a store has is not known before they were read. So a share begins with all hashes
+// How many runs a store has is not known before they were read. So a partition begins with all hashes
 // from first on, and whenever it has more than MaxRuns runs, it drops those of the upper half of
-// its hashes. The next share begins there. The hash is random, so the shares are about equal.
+// its hashes. The next partition begins there. The hash is random, so the partitions are about equal.
 //
-// A share with findings is read a second time, with only the runs that have any (suspects). What a
+// A partition with findings is read a second time, with only the runs that have any (suspects). What a
 // check concludes in the second reading holds although others write, because the head of each
 // suspect was read before everything else: if the run still has the same creation time at the end,
-// all that was read in between belongs to one life of the run.
-type share struct {
+// all that was read in between belongs to one incarnation of the run.
+type partition struct {
 	first, last uint64
 	runs        map[runstore.RunID]*runState
 	suspects    bool // this is the second reading
@@ -69,11 +69,11 @@ type runState struct {
 // journal differ: 8 MiB.
 const maxChains = 1 << 20
 
-// hash returns the place of a run in the order of the shares.
+// hash returns the place of a run in the order of the partitions.
 func (c *checker) hash(id runstore.RunID) uint64 { return maphash.String(c.seed, string(id)) }
 
-// track returns the state of a run, nil if the run is in another share.
-func (c *checker) track(s *share, id runstore.RunID) *runState {
+// track returns the state of a run, nil if the run is in another partition.
+func (c *checker) track(s *partition, id runstore.RunID) *runState {
 	if r := s.runs[id]; r != nil || s.suspects {
 		return r
 	}
@@ -103,14 +103,14 @@ func (c *checker) add(r *runState, f Finding) {
 	r.findings = append(r.findings, f)
 }
 
-// checkShare checks the share that begins at a hash, and returns the last hash of the share.
-func (c *checker) checkShare(ctx context.Context, first uint64) (last uint64, err error) {
-	s := &share{first: first, last: math.MaxUint64, runs: map[runstore.RunID]*runState{}}
+// checkPartition checks the partition that begins at a hash, and returns the last hash of the partition.
+func (c *checker) checkPartition(ctx context.Context, first uint64) (last uint64, err error) {
+	s := &partition{first: first, last: math.MaxUint64, runs: map[runstore.RunID]*runState{}}
 	c.kept = 0
-	if err := c.readShare(ctx, s); err != nil {
+	if err := c.readPartition(ctx, s); err != nil {
 		return 0, err
 	}
-	again := &share{runs: map[runstore.RunID]*runState{}, suspects: true}
+	again := &partition{runs: map[runstore.RunID]*runState{}, suspects: true}
 	for id, r := range s.runs {
 		c.count(r)
 		if len(r.findings) > 0 {
@@ -122,7 +122,7 @@ func (c *checker) checkShare(ctx context.Context, first uint64) (last uint64, er
 	}
 	c.kept = 0
 	suppressed := c.report.Suppressed
-	if err := c.readShare(ctx, again); err != nil {
+	if err := c.readPartition(ctx, again); err != nil {
 		return 0, err
 	}
 	c.report.Suppressed = suppressed // counts the first reading alone
@@ -142,8 +142,8 @@ func (c *checker) count(r *runState) {
 	c.report.Entries += r.entries
 }
 
-// readShare reads the feed and the indexes, then the runs, then the rest of the feed.
-func (c *checker) readShare(ctx context.Context, s *share) (err error) {
+// readPartition reads the feed and the indexes, then the runs, then the rest of the feed.
+func (c *checker) readPartition(ctx context.Context, s *partition) (err error) {
 	if s.began, err = c.store.Now(ctx); err != nil {
 		return err
 	}
@@ -173,9 +173,9 @@ func (c *checker) readShare(ctx context.Context, s *share) (err error) {
 	return c.readRest(ctx, s)
 }
 
-// sameLife reports whether all that was read of a run belongs to one life of it: it was not purged
-// since the share was begun. In the first reading that is not known.
-func (s *share) sameLife(r *runState, head runstore.Run) bool {
+// sameIncarnation reports whether all that was read of a run belongs to one incarnation of it: it was not purged
+// since the partition was begun. In the first reading that is not known.
+func (s *partition) sameIncarnation(r *runState, head runstore.Run) bool {
 	return !s.suspects || r.exists && r.before.CreatedAt.Equal(head.CreatedAt)
 }
 
