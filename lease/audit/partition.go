@@ -29,7 +29,6 @@ type partition struct {
 	runs        map[runstore.RunID]*runState
 	suspects    bool // this is the second reading
 
-	began  time.Time         // the store clock before anything was read
 	after  runstore.Position // where the feed was read to
 	noFeed bool              // the feed cannot be read to its end
 	chains int               // the number of hashes in the chains of all runs
@@ -144,9 +143,6 @@ func (c *checker) count(r *runState) {
 
 // readPartition reads the feed and the indexes, then the runs, then the rest of the feed.
 func (c *checker) readPartition(ctx context.Context, s *partition) (err error) {
-	if s.began, err = c.store.Now(ctx); err != nil {
-		return err
-	}
 	if s.suspects {
 		for _, r := range s.runs {
 			r.before, err = c.store.GetRun(ctx, r.id)
@@ -173,8 +169,8 @@ func (c *checker) readPartition(ctx context.Context, s *partition) (err error) {
 	return c.readRest(ctx, s)
 }
 
-// sameIncarnation reports whether all that was read of a run belongs to one incarnation of it: it was not purged
-// since the partition was begun. In the first reading that is not known.
+// sameIncarnation reports whether all that was read of a run belongs to one incarnation of it: the
+// run was not purged since the reading of the partition began. In the first reading that is not known.
 func (s *partition) sameIncarnation(r *runState, head runstore.Run) bool {
 	return !s.suspects || r.exists && r.before.CreatedAt.Equal(head.CreatedAt)
 }
