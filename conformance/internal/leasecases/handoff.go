@@ -16,6 +16,13 @@ import (
 
 const handedRun = runstore.RunID("run")
 
+// longTTL is the TTL in cases that wait for no expiry, or for one. Its heartbeats are as frequent as
+// those of a shorter lease: a busy machine may miss many of them.
+const (
+	longTTL   = 30 * time.Second
+	heartbeat = time.Second
+)
+
 func gapHolder(ctx context.Context, s runstore.RunStore, _ int, _ *bufio.Scanner, out *kit.Report) error {
 	return handOff(ctx, s, lease.Gap, out)
 }
@@ -27,7 +34,7 @@ func overlapHolder(ctx context.Context, s runstore.RunStore, _ int, _ *bufio.Sca
 // handOff holds the lease and writes until its context ends or, with an overlap, until the store
 // refuses a write. It reports its token, how the work ended and how the lease did.
 func handOff(ctx context.Context, s runstore.RunStore, mode lease.HandoffMode, out *kit.Report) error {
-	keeper, err := lease.New(s, &lease.Options{TTL: ttl, Handoff: mode})
+	keeper, err := lease.New(s, &lease.Options{TTL: longTTL, Heartbeat: heartbeat, RequestTimeout: 3 * heartbeat, Handoff: mode})
 	if err != nil {
 		return err
 	}
@@ -66,7 +73,7 @@ func handoff(t harness.T, e *harness.Env, mode lease.HandoffMode) {
 	if !strings.HasPrefix(old.text, "held ") {
 		t.Fatalf("the child said %q", old.text)
 	}
-	keeper, err := lease.New(e.Store, &lease.Options{TTL: ttl, MinBackoff: 100 * time.Millisecond, MaxBackoff: ttl / 4})
+	keeper, err := lease.New(e.Store, &lease.Options{TTL: longTTL, Heartbeat: heartbeat, RequestTimeout: 3 * heartbeat, MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second})
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -107,14 +114,17 @@ func handoff(t harness.T, e *harness.Env, mode lease.HandoffMode) {
 	checkTerms(t, e, handedRun, 1)
 }
 
+// stallBound is how long the staller may make no progress.
+const stallBound = 4 * time.Second
+
 // staller holds the lease and makes no progress. When its work has ended it waits for a line of its
 // parent, and writes.
 func staller(ctx context.Context, s runstore.RunStore, _ int, in *bufio.Scanner, out *kit.Report) error {
-	keeper, err := lease.New(s, &lease.Options{TTL: ttl})
+	keeper, err := lease.New(s, &lease.Options{TTL: 2 * stallBound, Heartbeat: heartbeat, RequestTimeout: 3 * heartbeat})
 	if err != nil {
 		return err
 	}
-	req := runstore.AcquireRequest{Run: handedRun, LeaseSpec: runstore.LeaseSpec{Owner: "old", MaxStall: ttl}}
+	req := runstore.AcquireRequest{Run: handedRun, LeaseSpec: runstore.LeaseSpec{Owner: "old", MaxStall: stallBound}}
 	var fence runstore.Fence
 	err = keeper.Do(ctx, req, func(ctx context.Context, held *lease.Held) error {
 		fence = held.Fence()
@@ -141,7 +151,7 @@ func stalled(t harness.T, e *harness.Env) {
 		t.Fatalf("the child said %q", l.text)
 	}
 	old := e.Get(t, handedRun).Token
-	keeper, err := lease.New(e.Store, &lease.Options{TTL: ttl, MinBackoff: 100 * time.Millisecond, MaxBackoff: ttl / 4})
+	keeper, err := lease.New(e.Store, &lease.Options{TTL: longTTL, Heartbeat: heartbeat, RequestTimeout: 3 * heartbeat, MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second})
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
