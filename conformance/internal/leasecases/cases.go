@@ -16,7 +16,7 @@ import (
 func Cases() []harness.Case {
 	processes := []harness.Need{harness.NeedProcesses}
 	return []harness.Case{
-		{Guarantee: "I1", Name: "takeover-workers-share-the-expired-runs", Needs: processes, Run: workersShare, Doc: `
+		{Guarantee: "I1", Name: "workers-share-the-runs-of-dead-holders", Needs: processes, Run: workersShare, Doc: `
 			Three processes with a takeover worker each find runs whose holders are dead, and one of them is killed
 			while it drives. Every run is driven to its end, under rising tokens, and no run shows two writers of one
 			token. A store whose index of runnable runs hides an expired lease, or shows it for ever, leaves work
