@@ -80,11 +80,6 @@ func refusal(err error) string {
 	}
 }
 
-// name returns the name of a child process.
-func name(role string) runstore.Owner {
-	return runstore.Owner(role + "-" + time.Now().Format("150405.000000000"))
-}
-
 // openURL opens a handle as the child processes do, and uses it in the case: the harness's own handles
 // may have a clock that the case can move, and which other processes do not share.
 func openURL(t harness.T, e *harness.Env) {
