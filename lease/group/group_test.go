@@ -27,7 +27,7 @@ func TestJoinAndLeave(t *testing.T) {
 		if err != nil || len(s.Members) != 2 || s.Members[0].Name != "a" || string(s.Members[1].Attributes) != "10.0.0.2" || s.Members[1].Token != 1 || s.Members[1].JoinedAt.IsZero() {
 			t.Errorf("got %+v, %v; want a and b with its attributes", s, err)
 		}
-		if err := (<-b.began).SetAttributes(t.Context(), []byte("10.0.0.3")); err != nil {
+		if err := b.membership(t).SetAttributes(t.Context(), []byte("10.0.0.3")); err != nil {
 			t.Fatal(err)
 		}
 		if s, err = a.group.Members(t.Context()); err != nil || len(s.Members) != 2 || string(s.Members[1].Attributes) != "10.0.0.3" {
@@ -70,10 +70,9 @@ func TestDeath(t *testing.T) {
 		if got := names(t, a.group); !slices.Equal(got, []string{"a", "c"}) {
 			t.Errorf("members %v at the expiry, want a and c", got)
 		}
-		if err := <-b.ended; !lost(err) {
+		if err := b.result(t); !lost(err) {
 			t.Errorf("join of the member without a store: %v, want a lost lease", err)
 		}
-		b.ended <- nil
 		time.Sleep(5 * time.Second)
 		if got := strings.Join(history(t, store, a.group, "b"), ", "); got != "joined 1, expired 1" {
 			t.Errorf("events: %s", got)
@@ -129,13 +128,12 @@ func TestTakeOver(t *testing.T) {
 		if len(second.began) != 1 {
 			t.Fatal("the second has not become a member at once")
 		}
-		if err := (<-first.began).SetAttributes(t.Context(), nil); !errors.Is(err, runstore.ErrFenced) {
+		if err := first.membership(t).SetAttributes(t.Context(), nil); !errors.Is(err, runstore.ErrFenced) {
 			t.Errorf("write of the first: %v, want ErrFenced", err)
 		}
-		if err := <-first.ended; !lost(err) || !errors.Is(err, runstore.ErrFenced) {
+		if err := first.result(t); !lost(err) || !errors.Is(err, runstore.ErrFenced) {
 			t.Errorf("join of the first: %v, want a lost lease", err)
 		}
-		first.ended <- nil
 		time.Sleep(time.Minute)
 		if got := strings.Join(history(t, store, second.group, "a"), ", "); got != "joined 1, preempted 1, joined 2" {
 			t.Errorf("events: %s", got)
@@ -172,10 +170,9 @@ func TestPreemptedByAnOperator(t *testing.T) {
 		if got := names(t, a.group); !slices.Equal(got, []string{"b"}) {
 			t.Errorf("members %v, want b", got)
 		}
-		if err := <-a.ended; !lost(err) {
+		if err := a.result(t); !lost(err) {
 			t.Errorf("join: %v, want a lost lease", err)
 		}
-		a.ended <- nil
 		time.Sleep(time.Minute)
 		if got := strings.Join(history(t, store, a.group, "a"), ", "); got != "joined 1, preempted 1" {
 			t.Errorf("events: %s", got)
@@ -263,8 +260,9 @@ func TestWatch(t *testing.T) {
 				if late := at[3].Sub(head.ExpiresAt); late < 0 || late > 100*time.Millisecond {
 					t.Errorf("the expiry was seen after %v, want 0 to 100 ms", late)
 				}
-				<-b.ended
-				b.ended <- nil
+				if err := b.result(t); !lost(err) {
+					t.Errorf("join of the dead member: %v, want a lost lease", err)
+				}
 			})
 		})
 	}

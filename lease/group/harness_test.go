@@ -177,11 +177,36 @@ func joinThrough(t *testing.T, c *conn, spec group.MemberSpec, work func(context
 	return m
 }
 
+// membership waits until the member has joined.
+func (m *member) membership(t *testing.T) *group.Membership {
+	t.Helper()
+	select {
+	case s := <-m.began:
+		return s
+	case <-time.After(24 * time.Hour):
+		t.Fatal("the member did not join")
+		return nil
+	}
+}
+
+// result waits for the end of a member and returns the result of Join. Without the bound, a member that
+// does not end would read the group in simulated time for ever.
+func (m *member) result(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-m.ended:
+		return err
+	case <-time.After(24 * time.Hour):
+		t.Fatal("the member did not end")
+		return nil
+	}
+}
+
 // leave stops a member and waits for its end.
 func (m *member) leave(t *testing.T) {
 	t.Helper()
 	m.stop()
-	if err := <-m.ended; !errors.Is(err, context.Canceled) {
+	if err := m.result(t); !errors.Is(err, context.Canceled) {
 		t.Errorf("join: %v, want the context's cause", err)
 	}
 }

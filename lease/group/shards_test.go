@@ -1,0 +1,480 @@
+package group_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/lease/group"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// bound is within which time after a death every shard has an owner again.
+const bound = ttl + 2*time.Second
+
+// ledger records which processes work on which shards, and checks that no two of them trust their
+// lease of the same shard.
+type ledger struct {
+	t      *testing.T
+	store  runstore.RunStore // without faults
+	mu     sync.Mutex
+	active map[int]map[*lease.Held]string // by shard; the value is the process
+	starts int
+	causes []error // the causes of the ends of work
+}
+
+func newLedger(t *testing.T, store runstore.RunStore) *ledger {
+	return &ledger{t: t, store: store, active: map[int]map[*lease.Held]string{}}
+}
+
+// shards is work of a member that shares n shards: each shard's work commits an event every 100 ms,
+// through the member's connection, until its context ends.
+func (l *ledger) shards(process string, c runstore.RunStore, n int) func(context.Context, *group.Membership) error {
+	return func(ctx context.Context, m *group.Membership) error {
+		return m.Shards(ctx, n, func(ctx context.Context, held *lease.Held, shard int) error {
+			l.begin(shard, held, process)
+			defer l.end(ctx, shard, held)
+			for ctx.Err() == nil {
+				if err := l.write(ctx, c, process, shard, held); err != nil {
+					return err
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(100 * time.Millisecond):
+				}
+			}
+			return context.Cause(ctx)
+		})
+	}
+}
+
+func (l *ledger) begin(shard int, held *lease.Held, process string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.active[shard] == nil {
+		l.active[shard] = map[*lease.Held]string{}
+	}
+	l.active[shard][held] = process
+	l.starts++
+	l.exclusive(shard)
+}
+
+func (l *ledger) end(ctx context.Context, shard int, held *lease.Held) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.active[shard], held)
+	l.causes = append(l.causes, context.Cause(ctx))
+}
+
+// exclusive checks that at most one process trusts its lease of a shard.
+func (l *ledger) exclusive(shard int) {
+	var trusting []string
+	for held, process := range l.active[shard] {
+		if _, ok := held.Trusted(); ok {
+			trusting = append(trusting, process)
+		}
+	}
+	if len(trusting) > 1 {
+		l.t.Errorf("shard %d has %d owners that trust their lease: %q", shard, len(trusting), trusting)
+	}
+}
+
+// write commits an event. Errors of the connection are ignored.
+func (l *ledger) write(ctx context.Context, c runstore.RunStore, process string, shard int, held *lease.Held) error {
+	b := runstore.NewBatch(held.Fence().Run(), held.Fence())
+	b.Append("write", []byte(process))
+	_, err := c.Commit(ctx, b)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.exclusive(shard)
+	if kind := runstore.KindOf(err); kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome {
+		return nil
+	}
+	return err
+}
+
+// owners returns the process that works on each shard under a live lease, "" for none.
+func (l *ledger) owners(g *group.Group, n int) []string {
+	l.t.Helper()
+	now, err := l.store.Now(l.t.Context())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	all := make([]string, n)
+	for shard := range n {
+		head, err := l.store.GetRun(l.t.Context(), g.ShardRun(shard))
+		if errors.Is(err, runstore.ErrNotFound) {
+			continue
+		} else if err != nil {
+			l.t.Fatal(err)
+		}
+		l.mu.Lock()
+		for held, process := range l.active[shard] {
+			if head.Live(now) && held.Fence().Token() == head.Holder.Token {
+				all[shard] = process
+			}
+		}
+		l.mu.Unlock()
+	}
+	return all
+}
+
+// checkJournals checks that each shard's writes are in the order of the tokens, and those of one token
+// by one process.
+func (l *ledger) checkJournals(g *group.Group, n int) (writes int) {
+	l.t.Helper()
+	for shard := range n {
+		last, by := runstore.Token(0), map[runstore.Token]string{}
+		for e, err := range runstore.Journal(l.t.Context(), l.store, g.ShardRun(shard), 1) {
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			if e.Token < last || by[e.Token] != "" && by[e.Token] != string(e.Data) {
+				l.t.Errorf("shard %d: event %d of %q under token %v comes after one of %q under token %v", shard, e.Seq, e.Data, e.Token, by[last], last)
+			}
+			last, by[e.Token] = e.Token, string(e.Data)
+			writes++
+		}
+	}
+	return writes
+}
+
+// changes returns the changes of the assignment.
+func (l *ledger) changes(g *group.Group) (all []group.Rebalanced) {
+	l.t.Helper()
+	for e, err := range runstore.Journal(l.t.Context(), l.store, g.Run(), 1) {
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		var r group.Rebalanced
+		if err := json.Unmarshal(e.Data, &r); err != nil {
+			l.t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// worker starts a member that shares n shards; process distinguishes processes of the same name.
+func (l *ledger) worker(process string, spec group.MemberSpec, n int) *member {
+	c := &conn{RunStore: l.store, latency: 2 * time.Millisecond}
+	return joinThrough(l.t, c, spec, l.shards(process, c, n))
+}
+
+func count(all []string, name string) (n int) {
+	for _, s := range all {
+		if s == name {
+			n++
+		}
+	}
+	return n
+}
+
+// Three workers share 30 shards, 10 each. One is killed: within TTL + 2 s the others own its 10 shards,
+// and keep their own.
+func TestKilledWorker(t *testing.T) {
+	const n = 30
+	for _, wrap := range []func(runstore.RunStore) runstore.RunStore{
+		func(s runstore.RunStore) runstore.RunStore { return s },
+		func(s runstore.RunStore) runstore.RunStore { return mute{s} },
+	} {
+		for range 10 {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedger(t, wrap(memory.New(nil).Open()))
+				var workers []*member
+				for _, name := range []string{"a", "b", "c"} {
+					workers = append(workers, l.worker(name, group.MemberSpec{Name: name}, n))
+				}
+				time.Sleep(time.Minute)
+				before := l.owners(workers[0].group, n)
+				for _, name := range []string{"a", "b", "c"} {
+					if count(before, name) != 10 {
+						t.Fatalf("owners %v, want 10 shards for each", before)
+					}
+				}
+				if got := l.changes(workers[0].group); len(got) != 1 || got[0].Shards != n || got[0].Members != 3 {
+					t.Errorf("changes %+v, want one: all three were there from the start", got)
+				}
+				workers[1].set(func(c *conn) { c.cut = true })
+				killed := time.Now()
+				for slices.ContainsFunc(l.owners(workers[0].group, n), func(o string) bool { return o == "b" || o == "" }) {
+					if time.Since(killed) > bound {
+						t.Fatalf("owners %v after %v, want a or c", l.owners(workers[0].group, n), time.Since(killed))
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				t.Logf("every shard had an owner again after the TTL of %v and %v", ttl, time.Since(killed)-ttl)
+				after := l.owners(workers[0].group, n)
+				for shard, owner := range after {
+					if before[shard] != "b" && owner != before[shard] {
+						t.Errorf("shard %d moved from %s to %s", shard, before[shard], owner)
+					}
+				}
+				if count(after, "a") != 15 || count(after, "c") != 15 {
+					t.Errorf("owners %v, want 15 shards for each", after)
+				}
+				if got := l.changes(workers[0].group); len(got) != 2 || got[1].Moved != 10 {
+					t.Errorf("changes %+v, want a second one with 10 moves", got)
+				}
+				time.Sleep(time.Minute)
+				l.checkJournals(workers[0].group, n)
+			})
+		}
+	}
+}
+
+// A member that joins gets its share from the others, whose work ends with ErrMoved before the
+// newcomer's begins. One that leaves hands its shards over.
+func TestJoinAndLeaveMoveShards(t *testing.T) {
+	const n = 30
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, memory.New(nil).Open())
+		a := l.worker("a", group.MemberSpec{Name: "a"}, n)
+		b := l.worker("b", group.MemberSpec{Name: "b"}, n)
+		time.Sleep(time.Minute)
+		before := l.owners(a.group, n)
+		c := l.worker("c", group.MemberSpec{Name: "c"}, n)
+		time.Sleep(2 * time.Second)
+		after := l.owners(a.group, n)
+		for shard, owner := range after {
+			if owner != before[shard] && owner != "c" {
+				t.Errorf("shard %d moved from %q to %q", shard, before[shard], owner)
+			}
+		}
+		if count(after, "c") != 10 || len(l.causes) != 10 {
+			t.Errorf("owners %v after %d ends, want 10 shards for c", after, len(l.causes))
+		}
+		for _, cause := range l.causes {
+			if cause != group.ErrMoved {
+				t.Errorf("the cause of an end is %v, want ErrMoved", cause)
+			}
+		}
+		if a, err := a.group.Assignment(t.Context()); err != nil || a.Generation != 2 || !slices.Equal(a.Owners, after) {
+			t.Errorf("assignment %+v, %v; want that of the owners", a, err)
+		}
+		c.leave(t)
+		time.Sleep(2 * time.Second)
+		after = l.owners(a.group, n)
+		if count(after, "a") != 15 || count(after, "b") != 15 {
+			t.Errorf("owners %v, want 15 for a and b", after)
+		}
+		a.leave(t)
+		b.leave(t)
+		if got := l.owners(a.group, n); count(got, "") != n {
+			t.Errorf("owners %v, want none", got)
+		}
+		l.checkJournals(a.group, n)
+	})
+}
+
+// A member that returns under its name within the hysteresis keeps its shards, and one that is added
+// and gone within it moves none.
+func TestHysteresisOfRestarts(t *testing.T) {
+	const n = 12
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, memory.New(nil).Open())
+		a := l.worker("a", group.MemberSpec{Name: "a"}, n)
+		b := l.worker("b1", group.MemberSpec{Name: "b"}, n)
+		time.Sleep(time.Minute)
+		before := l.owners(a.group, n)
+		b.leave(t)
+		time.Sleep(500 * time.Millisecond)
+		b = l.worker("b2", group.MemberSpec{Name: "b"}, n)
+		time.Sleep(300 * time.Millisecond)
+		after := l.owners(a.group, n)
+		for shard, owner := range after {
+			if want := map[string]string{"a": "a", "b1": "b2"}[before[shard]]; owner != want {
+				t.Errorf("shard %d is owned by %q, want %q", shard, owner, want)
+			}
+		}
+		c := l.worker("c", group.MemberSpec{Name: "c"}, n)
+		time.Sleep(500 * time.Millisecond)
+		c.leave(t)
+		time.Sleep(time.Minute)
+		if got := l.changes(a.group); len(got) != 1 {
+			t.Errorf("changes %+v, want only the first", got)
+		}
+		_ = b
+	})
+}
+
+// A shard that has moved to another member begins there only after the former work has returned.
+func TestSlowHandoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		returned := map[int]time.Time{}
+		var mu sync.Mutex
+		a := join(t, store, group.MemberSpec{Name: "a"}, func(ctx context.Context, m *group.Membership) error {
+			return m.Shards(ctx, 4, func(ctx context.Context, _ *lease.Held, shard int) error {
+				<-ctx.Done()
+				time.Sleep(3 * ttl) // cleans up, and keeps its lease meanwhile
+				mu.Lock()
+				defer mu.Unlock()
+				returned[shard] = time.Now()
+				return nil
+			})
+		})
+		time.Sleep(time.Minute)
+		began := map[int]time.Time{}
+		join(t, store, group.MemberSpec{Name: "b"}, func(ctx context.Context, m *group.Membership) error {
+			return m.Shards(ctx, 4, func(ctx context.Context, _ *lease.Held, shard int) error {
+				mu.Lock()
+				began[shard] = time.Now()
+				mu.Unlock()
+				<-ctx.Done()
+				return nil
+			})
+		})
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if len(began) != 2 {
+			t.Errorf("b began %d shards, want 2", len(began))
+		}
+		for shard, at := range began {
+			if end, ok := returned[shard]; !ok || at.Before(end) || at.Sub(end) > time.Second {
+				t.Errorf("shard %d began at %v, want right after the end of the former work at %v", shard, at, end)
+			}
+		}
+		_ = a
+	})
+}
+
+// Work that fails is run again, with growing pauses, and other shards are not disturbed.
+func TestWorkThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		var mu sync.Mutex
+		runs := map[int]int{}
+		join(t, store, group.MemberSpec{Name: "a"}, func(ctx context.Context, m *group.Membership) error {
+			return m.Shards(ctx, 2, func(ctx context.Context, held *lease.Held, shard int) error {
+				mu.Lock()
+				runs[shard]++
+				mu.Unlock()
+				if shard == 1 {
+					return errors.New("a fault of the test")
+				}
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		})
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if runs[0] != 1 || runs[1] < 15 || runs[1] > 60 {
+			t.Errorf("runs %v in a minute, want 1 and 15 to 60", runs)
+		}
+	})
+}
+
+// A member that shares another number of shards is refused, and the group goes on. The number can be
+// changed when no member shares it.
+func TestOtherNumberOfShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, memory.New(nil).Open())
+		a := l.worker("a", group.MemberSpec{Name: "a"}, 4)
+		time.Sleep(10 * time.Second)
+		b := l.worker("b", group.MemberSpec{Name: "b"}, 6)
+		if err := b.result(t); !errors.Is(err, runstore.ErrInvalid) {
+			t.Errorf("join: %v, want ErrInvalid", err)
+		}
+		time.Sleep(time.Minute)
+		if got := l.owners(a.group, 6); !slices.Equal(got, []string{"a", "a", "a", "a", "", ""}) {
+			t.Errorf("owners %v, want a for four shards", got)
+		}
+		a.leave(t)
+		c := l.worker("c", group.MemberSpec{Name: "c"}, 6)
+		time.Sleep(10 * time.Second)
+		if got := l.owners(c.group, 6); count(got, "c") != 6 {
+			t.Errorf("owners %v, want c for six shards", got)
+		}
+		// Members that take no shards get none, and observe.
+		d := join(t, l.store, group.MemberSpec{Name: "d"}, func(ctx context.Context, m *group.Membership) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		time.Sleep(10 * time.Second)
+		if got := l.owners(d.group, 6); count(got, "c") != 6 {
+			t.Errorf("owners %v, want c for six shards", got)
+		}
+	})
+}
+
+// Only one call of Shards may be active; a later one takes shards again.
+func TestShardsTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		m := join(t, store, group.MemberSpec{Name: "a"}, func(ctx context.Context, m *group.Membership) error {
+			for range 2 {
+				ctx, stop := context.WithTimeout(ctx, 5*time.Second)
+				defer stop()
+				worked := 0
+				err := m.Shards(ctx, 1, func(ctx context.Context, held *lease.Held, shard int) error {
+					worked++
+					if err := m.Shards(ctx, 1, nil); err == nil || errors.Is(err, context.Cause(ctx)) {
+						return fmt.Errorf("a second call of Shards: %w", err)
+					}
+					<-ctx.Done()
+					return nil
+				})
+				if !errors.Is(err, context.DeadlineExceeded) || worked != 1 {
+					return fmt.Errorf("%w after %d pieces of work", err, worked)
+				}
+			}
+			return nil
+		})
+		if err := m.result(t); err != nil {
+			t.Error(err)
+		}
+		if got := history(t, store, m.group, "a"); !slices.Equal(got, []string{"joined 1", "released 1"}) {
+			t.Errorf("events %v", got)
+		}
+	})
+}
+
+// 4096 shards: a member that waits for the shards of a dead one requests each lease a few times only,
+// and no more than MaxInFlight requests are in flight.
+func TestManyShards(t *testing.T) {
+	if testing.Short() {
+		t.Skip("12,000 leases")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		work := func(ctx context.Context, m *group.Membership) error {
+			return m.Shards(ctx, group.MaxShards, func(ctx context.Context, _ *lease.Held, _ int) error {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		}
+		a := join(t, store, group.MemberSpec{Name: "a"}, work)
+		b := join(t, store, group.MemberSpec{Name: "b"}, work)
+		time.Sleep(time.Minute)
+		a.set(func(c *conn) { c.cut = true })
+		b.set(func(c *conn) { c.acquires = 0 })
+		time.Sleep(bound)
+		held := 0
+		for shard := range group.MaxShards {
+			head, err := store.GetRun(t.Context(), b.group.ShardRun(shard))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if now, _ := store.Now(t.Context()); head.Live(now) && head.Holder.Owner == "b" {
+				held++
+			}
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		t.Logf("%d shards have an owner; %d requests for %d leases", held, b.acquires, group.MaxShards/2)
+		if held != group.MaxShards || b.acquires > 5*group.MaxShards/2 {
+			t.Errorf("want all %d, and at most 5 requests for each that moved", group.MaxShards)
+		}
+	})
+}
