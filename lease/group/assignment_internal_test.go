@@ -31,7 +31,7 @@ func loads(t *testing.T, old, owners []string, members []string) (least, most, m
 // Random changes of one member at a time: the loads differ by at most one, and no more shards move
 // than have to.
 func TestBalance(t *testing.T) {
-	for range 300 {
+	for range 50 {
 		n := 1 + rand.N(200)
 		members := []string{"first"}
 		owners := balance(nil, n, members)

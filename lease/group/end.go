@@ -132,6 +132,8 @@ func (g *Group) reap(ctx context.Context, s reapSchedule, v view) (next time.Dur
 //
 // An error needs no repeat: if the grant was made, the record is gone.
 func (g *Group) remove(ctx context.Context, d dead) {
+	ctx, cancel := g.attempt(ctx)
+	defer cancel()
 	var w runstore.Writes
 	g.end(&w, d.name, reasonOf(d.head, d.record), d.record.Updated.Token)
 	w.Delete(memberKey)

@@ -204,17 +204,33 @@ func (g *Group) announce(ctx context.Context) {
 // commit commits a batch under an id, and repeats it until its outcome is known or ctx ends.
 func (g *Group) commit(ctx context.Context, b runstore.Batch) (done runstore.Committed, err error) {
 	b.ID = runstore.NewBatchID()
-	err = g.retry(ctx, func() error {
+	err = g.retry(ctx, func(ctx context.Context) error {
 		done, err = g.store.Commit(ctx, b)
 		return err
 	})
 	return done, err
 }
 
+// create creates an unlisted run, if it does not exist.
+func (g *Group) create(ctx context.Context, run runstore.RunID) error {
+	return g.retry(ctx, func(ctx context.Context) error {
+		_, err := g.store.CreateRun(ctx, runstore.RunSpec{ID: run, Unlisted: true})
+		return err
+	})
+}
+
+// attempt returns the context of one attempt at an operation, a third of the TTL: one that hangs costs
+// at most one heartbeat.
+func (g *Group) attempt(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, g.opts.TTL/3)
+}
+
 // retry repeats call, with backoff, until its error is definite or ctx ends.
-func (g *Group) retry(ctx context.Context, call func() error) error {
+func (g *Group) retry(ctx context.Context, call func(context.Context) error) error {
 	for backoff := g.opts.Interval / 20; ; backoff = min(2*backoff, g.opts.Interval) {
-		err := call()
+		attempt, cancel := g.attempt(ctx)
+		err := call(attempt)
+		cancel()
 		if !transient(err) || !pause(ctx, jitter(backoff)) {
 			return err
 		}

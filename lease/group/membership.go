@@ -143,14 +143,6 @@ func (g *Group) acquire(ctx context.Context, spec MemberSpec, record memberRecor
 	}
 }
 
-// create creates an unlisted run, if it does not exist.
-func (g *Group) create(ctx context.Context, run runstore.RunID) error {
-	return g.retry(ctx, func() error {
-		_, err := g.store.CreateRun(ctx, runstore.RunSpec{ID: run, Unlisted: true})
-		return err
-	})
-}
-
 // joinRequest returns the request that begins a membership, and ends the former one, if any, in the
 // same step. Its guards make it void once the run's lease or record has changed.
 //
@@ -159,7 +151,7 @@ func (g *Group) create(ctx context.Context, run runstore.RunID) error {
 func (g *Group) joinRequest(ctx context.Context, spec MemberSpec, record memberRecord) (req runstore.AcquireRequest, err error) {
 	var head runstore.Run
 	var now time.Time
-	err = g.retry(ctx, func() error {
+	err = g.retry(ctx, func(ctx context.Context) error {
 		if now, err = g.store.Now(ctx); err == nil {
 			head, err = g.store.GetRun(ctx, g.MemberRun(spec.Name))
 		}

@@ -41,14 +41,14 @@ const proposeSpread = 200 * time.Millisecond
 // Options.Interval, doubling. So is work whose lease was lost, for as long as the shard is assigned to
 // this member. A panic of work ends the process, as in any goroutine.
 //
-// When ctx ends, Shards has the other members take the shards over, waits for work, and returns ctx's
-// cause. It returns earlier, with an error that matches runstore.ErrInvalid, if members of the group
+// When ctx ends, Shards has the other members take the shards over, waits for work and for requests in
+// flight, and returns ctx's cause. It returns earlier, with an error that matches runstore.ErrInvalid, if members of the group
 // share another number of shards. Once no member shares that number, it can be changed.
 func (m *Membership) Shards(ctx context.Context, n int, work ShardWork) error {
 	if err := invalidIf(n < 1 || n > MaxShards, "shards", "%d is out of range, the limits are 1 and %d", n, MaxShards); err != nil {
 		return err
 	}
-	ctx, cancel := mergeContexts(m.ctx, ctx)
+	ctx, cancel := mergeContexts(ctx, m.ctx)
 	defer cancel()
 	s := &shardSet{
 		membership: m, n: n, work: work, logger: m.group.opts.Logger.With("group", m.group.name, "member", m.name),
@@ -121,7 +121,9 @@ func (s *shardSet) end(cause error) {
 func (s *shardSet) step(ctx context.Context, v view) (next time.Duration) {
 	const soon = proposeSpread
 	g := s.membership.group
-	assignment, err := g.Assignment(ctx)
+	attempt, cancel := g.attempt(ctx)
+	defer cancel()
+	assignment, err := g.Assignment(attempt)
 	if err != nil {
 		if ctx.Err() == nil {
 			s.logger.Warn("group: the assignment of shards could not be read", "error", err)

@@ -131,8 +131,8 @@ func (p *poller) next(ctx context.Context, bound time.Duration) (v view, err err
 		}
 	}
 	p.begun = true
-	err = p.group.retry(ctx, func() error {
-		v, err = p.group.read(ctx)
+	err = p.group.retry(ctx, func(attempt context.Context) error {
+		v, err = p.group.read(attempt)
 		if err != nil && ctx.Err() == nil {
 			p.group.opts.Logger.Warn("group: the members could not be read", "group", p.group.name, "error", err)
 		}
