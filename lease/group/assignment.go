@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"hash/fnv"
+	"maps"
 	"slices"
 	"time"
 
@@ -167,54 +168,48 @@ func weight(member string, shard int) uint64 {
 	return w ^ w>>33
 }
 
-// hysteresis follows a set of names, and changes a name's state only once its presence or absence has
-// lasted without a break. Names are independent: one that comes and goes delays no other.
+// hysteresis delays changes of the assignment: a member is added or removed once it has been present or
+// absent for long enough without a break. Members are independent: one that comes and goes delays no
+// other. The state is relative to the assignment, not to what this process saw before, so members whose
+// views differ for a moment do not undo each other's changes.
 type hysteresis struct {
-	least  time.Duration
-	stable map[string]bool      // the names that count as present
-	since  map[string]time.Time // when a name's other state began
+	least time.Duration
+	since map[string]time.Time // when a member began to differ from the assignment, on the store clock
 }
 
-func newHysteresis(least time.Duration) *hysteresis {
-	return &hysteresis{least: least, stable: map[string]bool{}, since: map[string]time.Time{}}
-}
-
-// observe records which names are present at a time of the store clock. It returns the time until
-// the next name could change its state.
-func (h *hysteresis) observe(at time.Time, present map[string]bool) (next time.Duration) {
-	next = noBound
-	see := func(name string) {
-		if present[name] == h.stable[name] {
-			delete(h.since, name)
-			return
+// observe records which members are present at a time of the store clock. It returns the members that
+// should be assigned, by name, and the time until a further one could be added or removed.
+func (h *hysteresis) observe(at time.Time, assigned []string, present map[string]bool) (want []string, next time.Duration) {
+	set, differing := map[string]bool{}, map[string]bool{}
+	for _, name := range assigned {
+		set[name] = true
+		if !present[name] {
+			differing[name] = true
 		}
+	}
+	for name := range present {
+		if !set[name] {
+			differing[name] = true
+		}
+	}
+	for name := range h.since {
+		if !differing[name] {
+			delete(h.since, name)
+		}
+	}
+	next = noBound
+	for name := range differing {
 		since, began := h.since[name]
 		if !began {
 			since, h.since[name] = at, at
 		}
 		if left := since.Add(h.least).Sub(at); left > 0 {
 			next = min(next, left)
-			return
-		}
-		delete(h.since, name)
-		if present[name] {
-			h.stable[name] = true
+		} else if present[name] {
+			set[name] = true
 		} else {
-			delete(h.stable, name)
+			delete(set, name)
 		}
 	}
-	for name := range present {
-		see(name)
-	}
-	for name := range h.stable {
-		if !present[name] {
-			see(name)
-		}
-	}
-	for name := range h.since {
-		if !present[name] && !h.stable[name] {
-			delete(h.since, name) // it came and went
-		}
-	}
-	return next
+	return slices.Sorted(maps.Keys(set)), next
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -81,38 +82,42 @@ func TestBalanceIsRendezvousHashing(t *testing.T) {
 	t.Logf("%d of %d shards moved by computing anew, %d have to", moved, n, n/4)
 }
 
-// A name changes its state once it has been present or absent for long enough without a break.
+// A member is added or removed once it has differed from the assignment for long enough without a break.
 func TestHysteresis(t *testing.T) {
-	h := newHysteresis(time.Second)
+	h := hysteresis{time.Second, map[string]time.Time{}}
 	start := time.Unix(1000, 0)
 	for _, step := range []struct {
-		at      time.Duration
-		present []string
-		stable  []string
-		next    time.Duration
+		at       time.Duration
+		assigned string
+		present  string
+		want     string
+		next     time.Duration
 	}{
-		{0, []string{"a", "b"}, nil, time.Second},
-		{400 * time.Millisecond, []string{"a"}, nil, 600 * time.Millisecond},
-		{600 * time.Millisecond, []string{"a", "b"}, nil, 400 * time.Millisecond},
-		{time.Second, []string{"a", "b"}, []string{"a"}, 600 * time.Millisecond},
-		{1600 * time.Millisecond, []string{"a", "b"}, []string{"a", "b"}, noBound},
-		{2 * time.Second, []string{"b"}, []string{"a", "b"}, time.Second},
-		{2900 * time.Millisecond, []string{"a", "b"}, []string{"a", "b"}, noBound},
-		{3000 * time.Millisecond, []string{"b"}, []string{"a", "b"}, time.Second},
-		{4000 * time.Millisecond, []string{"b"}, []string{"b"}, noBound},
-		{4001 * time.Millisecond, nil, []string{"b"}, time.Second},
-		{9000 * time.Millisecond, nil, nil, noBound},
+		{0, "", "a b", "", time.Second},
+		{400 * time.Millisecond, "", "a", "", 600 * time.Millisecond},
+		{600 * time.Millisecond, "", "a b", "", 400 * time.Millisecond},
+		{time.Second, "", "a b", "a", 600 * time.Millisecond}, // the break of b counts
+		{1500 * time.Millisecond, "a b", "a b", "a b", noBound},
+		{2 * time.Second, "a b", "b", "a b", time.Second},
+		{2900 * time.Millisecond, "a b", "a b", "a b", noBound}, // a is back
+		{3000 * time.Millisecond, "a b", "b", "a b", time.Second},
+		{3900 * time.Millisecond, "b", "b", "b", noBound}, // another member was faster: nothing to undo
+		{4000 * time.Millisecond, "a b c", "b", "a b c", time.Second},
+		{4500 * time.Millisecond, "a b c", "b c d", "a b c", 500 * time.Millisecond},
+		{5000 * time.Millisecond, "a b c", "b c d", "b c", 500 * time.Millisecond},
+		{5500 * time.Millisecond, "a b c", "b c d", "b c d", noBound},
+		{5600 * time.Millisecond, "b c d", "b c d", "b c d", noBound},
 	} {
 		present := map[string]bool{}
-		for _, name := range step.present {
+		for _, name := range strings.Fields(step.present) {
 			present[name] = true
 		}
-		next := h.observe(start.Add(step.at), present)
-		if got := sortedKeys(h.stable); !slices.Equal(got, step.stable) || next != step.next {
-			t.Errorf("after %v: %v, next in %v; want %v and %v", step.at, got, next, step.stable, step.next)
+		want, next := h.observe(start.Add(step.at), strings.Fields(step.assigned), present)
+		if got := strings.Join(want, " "); got != step.want || next != step.next {
+			t.Errorf("after %v: %q, next in %v; want %q and %v", step.at, got, next, step.want, step.next)
 		}
 	}
 	if len(h.since) != 0 {
-		t.Errorf("names are remembered that are neither present nor stable: %v", h.since)
+		t.Errorf("members are remembered that do not differ from the assignment: %v", h.since)
 	}
 }

@@ -52,7 +52,7 @@ func (m *Membership) Shards(ctx context.Context, n int, work ShardWork) error {
 	defer cancel()
 	s := &shardSet{
 		membership: m, n: n, work: work, logger: m.group.opts.Logger.With("group", m.group.name, "member", m.name),
-		hysteresis: newHysteresis(m.group.opts.Hysteresis), failed: make(chan error, 1),
+		hysteresis: hysteresis{m.group.opts.Hysteresis, map[string]time.Time{}}, failed: make(chan error, 1),
 		wanted: make([]bool, n), assigned: map[int]context.CancelCauseFunc{},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
@@ -97,7 +97,7 @@ type shardSet struct {
 	running    sync.WaitGroup
 
 	// Only step uses these.
-	hysteresis *hysteresis
+	hysteresis hysteresis
 	followed   runstore.Version // the generation that the shards follow
 	proposeAt  time.Time        // when to commit a new assignment, on the store clock; zero if it fits
 
@@ -141,9 +141,12 @@ func (s *shardSet) step(ctx context.Context, v view) (next time.Duration) {
 		}
 	}
 	s.follow(assignment)
-	next = s.hysteresis.observe(v.at, present)
-	fits := len(assignment.Owners) == s.n && slices.Equal(assignment.members, sortedKeys(s.hysteresis.stable))
-	if fits || !s.hysteresis.stable[s.membership.name] {
+	var assigned []string
+	if len(assignment.Owners) == s.n {
+		assigned = assignment.members
+	}
+	want, next := s.hysteresis.observe(v.at, assigned, present)
+	if slices.Equal(want, assigned) || !slices.Contains(want, s.membership.name) {
 		s.proposeAt = time.Time{}
 		return next
 	}
@@ -154,7 +157,7 @@ func (s *shardSet) step(ctx context.Context, v view) (next time.Duration) {
 		return min(next, wait)
 	}
 	s.proposeAt = time.Time{}
-	assignment, err = g.assign(ctx, s.membership.name, assignment, s.n, sortedKeys(s.hysteresis.stable))
+	assignment, err = g.assign(ctx, s.membership.name, assignment, s.n, want)
 	switch {
 	case err == nil:
 		s.follow(assignment)

@@ -218,9 +218,9 @@ func (s *simulation) checkEnds() (ends map[group.Reason]int) {
 // fault every shard has an owner, the loads are balanced, and when a worker is killed every shard has
 // an owner again within TTL + 2 s, with no more moves than the dead worker had shards.
 func TestRandomHistories(t *testing.T) {
-	seeds := 10
+	seeds := 5
 	if testing.Short() {
-		seeds = 3
+		seeds = 2
 	}
 	for range seeds {
 		synctest.Test(t, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -155,6 +154,3 @@ func (p *poller) request() {
 	default: // requested already
 	}
 }
-
-// sortedKeys returns the keys of a set in order.
-func sortedKeys(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }
