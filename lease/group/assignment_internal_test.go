@@ -1,12 +1,18 @@
 package group
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
 )
 
 // loads returns how many shards each member owns, and how many have moved.
@@ -80,6 +86,41 @@ func TestBalanceIsRendezvousHashing(t *testing.T) {
 		t.Errorf("%d of %d shards moved, want about %d", moved, n, n/4)
 	}
 	t.Logf("%d of %d shards moved by computing anew, %d have to", moved, n, n/4)
+}
+
+// lossy loses the replies of its first commits.
+type lossy struct {
+	runstore.RunStore
+	lose int
+}
+
+func (s *lossy) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	c, err := s.RunStore.Commit(ctx, b)
+	if s.lose > 0 && err == nil {
+		s.lose--
+		return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrUnknownOutcome}
+	}
+	return c, err
+}
+
+// Of two members that change the same assignment one succeeds, also if the reply to it is lost.
+func TestAssignIsACompareAndSwap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, err := New(&lossy{memory.New(nil).Open(), 2}, "workers", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := g.assign(t.Context(), "a", Assignment{}, 4, []string{"a", "b"})
+		if err != nil || first.Generation != 1 {
+			t.Fatalf("got %+v, %v; want generation 1", first, err)
+		}
+		if _, err := g.assign(t.Context(), "b", Assignment{}, 4, []string{"b"}); !errors.Is(err, runstore.ErrConflict) {
+			t.Errorf("a second change of the same assignment: %v, want ErrConflict", err)
+		}
+		if got, err := g.Assignment(t.Context()); err != nil || got.Generation != 1 || !slices.Equal(got.Owners, first.Owners) {
+			t.Errorf("assignment %+v, %v; want %+v", got, err, first)
+		}
+	})
 }
 
 // A member is added or removed once it has differed from the assignment for long enough without a break.

@@ -56,7 +56,13 @@ func (c *conn) pass(ctx context.Context, op string, lossKind error) error {
 		}
 	}
 	if c.latency > 0 {
-		time.Sleep(c.latency/2 + rand.N(c.latency))
+		timer := time.NewTimer(c.latency/2 + rand.N(c.latency))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return &runstore.OpError{Op: op, Err: lossKind, Cause: ctx.Err()}
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

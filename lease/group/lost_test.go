@@ -147,7 +147,7 @@ func TestEndDuringARequest(t *testing.T) {
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil).Open()
-		join(t, store, group.MemberSpec{Name: "b"}, nil)
+		join(t, store, group.MemberSpec{Name: "b"}, nil).membership(t)
 		g := open(t, store, options())
 		func() {
 			defer func() {
@@ -180,6 +180,43 @@ func TestClosedStore(t *testing.T) {
 		}
 		if err := m.result(t); !lost(err) || runstore.KindOf(err) != runstore.ErrClosed {
 			t.Errorf("join: %v, want a lost membership and ErrClosed", err)
+		}
+	})
+}
+
+// reaping calls a function before a dead member is removed.
+type reaping struct {
+	runstore.RunStore
+	before func()
+}
+
+func (s *reaping) AcquireLease(ctx context.Context, r runstore.AcquireRequest) (runstore.Granted, error) {
+	if kind(r.Writes) == group.EventEnded {
+		s.before()
+	}
+	return s.RunStore.AcquireLease(ctx, r)
+}
+
+// A member that releases its expired lease late, just before another one removes it, has ended once.
+func TestLateRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		a := join(t, store, group.MemberSpec{Name: "a"}, nil)
+		fence := a.membership(t).Fence()
+		late := 0
+		join(t, &reaping{store, func() {
+			late++
+			var w runstore.Writes
+			w.Append(group.EventEnded, []byte(`{"group":"workers","member":"a","reason":"released","token":1}`))
+			w.Delete(runstore.SummaryKey)
+			if _, err := store.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: fence, Writes: w}); err != nil {
+				t.Error(err)
+			}
+		}}, group.MemberSpec{Name: "b"}, nil).membership(t)
+		a.set(func(c *conn) { c.cut = true })
+		time.Sleep(time.Minute)
+		if got := history(t, store, a.group, "a"); late != 1 || fmt.Sprint(got) != "[joined 1 released 1]" {
+			t.Errorf("events %v after %d late releases, want one end", got, late)
 		}
 	})
 }

@@ -346,6 +346,30 @@ func TestSlowHandoff(t *testing.T) {
 	})
 }
 
+// A member that leaves hands over the shards whose work has returned while other work still ends.
+func TestLeaveWithSlowWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(t, memory.New(nil).Open())
+		slow := join(t, l.store, group.MemberSpec{Name: "slow"}, func(ctx context.Context, m *group.Membership) error {
+			return m.Shards(ctx, 4, func(ctx context.Context, _ *lease.Held, shard int) error {
+				<-ctx.Done()
+				if shard == 0 {
+					time.Sleep(time.Minute)
+				}
+				return nil
+			})
+		})
+		time.Sleep(10 * time.Second)
+		b := l.worker("b", group.MemberSpec{Name: "b"}, 4)
+		time.Sleep(10 * time.Second)
+		slow.stop()
+		time.Sleep(2 * time.Second)
+		if got := l.owners(b.group, 4); count(got, "b") < 3 {
+			t.Errorf("owners %v 2 s after the member began to leave, want b for all but one", got)
+		}
+	})
+}
+
 // Work that fails is run again, with growing pauses, and other shards are not disturbed.
 func TestWorkThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
