@@ -289,14 +289,15 @@ func TestWatchWithoutAStore(t *testing.T) {
 		join(t, store, group.MemberSpec{Name: "b"}, nil)
 		c.set(func(c *conn) { c.cut = false })
 		time.Sleep(time.Minute)
-		if !slices.Equal(seen, []int{0, 1}) {
-			t.Errorf("seen %v, want none and then one member", seen)
-		}
 		if err := store.Close(); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-ended; !errors.Is(err, runstore.ErrClosed) {
 			t.Errorf("the iteration ended with %v, want ErrClosed", err)
+		}
+		// The last one is the error's.
+		if !slices.Equal(seen, []int{0, 1, 0}) {
+			t.Errorf("seen %v, want none, then one member, then the error", seen)
 		}
 	})
 }

@@ -231,11 +231,11 @@ func (m *Membership) maintain(ctx context.Context) {
 	schedule := reapSchedule{}
 	for next := noBound; ; {
 		v, err := m.poller.next(ctx, next)
-		if err != nil {
-			if ctx.Err() == nil {
-				m.group.opts.Logger.Warn("group: the members are no longer read", "group", m.group.name, "member", m.name, "error", err)
+		if err != nil { // of a closed store: the lease is lost soon
+			if !pause(ctx, m.group.opts.Interval) {
+				return
 			}
-			return
+			continue
 		}
 		next = noBound
 		if shards := m.shards.Load(); shards != nil {

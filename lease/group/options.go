@@ -36,8 +36,8 @@ type Options struct {
 	// TTL is how long a lease lasts on the store clock, that of a member and those of its shards.
 	// Default 30 s.
 	TTL time.Duration
-	// Interval is the longest time between two reads of the members. Default 5 s, and at most a third
-	// of the TTL. The members are also read right after an expiry and, where the store announces
+	// Interval is the longest time between two reads of the members. Default 5 s or a third of the TTL,
+	// the shorter of both. The members are also read right after an expiry and, where the store announces
 	// writes to a run (runstore.RunNotifier), after a change.
 	Interval time.Duration
 	// Hysteresis is how long, on the store clock, a member has to be present or absent without a

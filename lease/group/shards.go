@@ -119,7 +119,6 @@ func (s *shardSet) end(cause error) {
 // step follows the assignment, and changes it if it does not fit the members. It returns the time until
 // there is more to do.
 func (s *shardSet) step(ctx context.Context, v view) (next time.Duration) {
-	const soon = proposeSpread
 	g := s.membership.group
 	attempt, cancel := g.attempt(ctx)
 	defer cancel()
@@ -128,7 +127,7 @@ func (s *shardSet) step(ctx context.Context, v view) (next time.Duration) {
 		if ctx.Err() == nil {
 			s.logger.Warn("group: the assignment of shards could not be read", "error", err)
 		}
-		return soon
+		return g.opts.Interval / 5
 	}
 	present := map[string]bool{}
 	for _, m := range v.members {
@@ -165,7 +164,7 @@ func (s *shardSet) step(ctx context.Context, v view) (next time.Duration) {
 	case ctx.Err() == nil && !errors.Is(err, runstore.ErrConflict):
 		s.logger.Warn("group: the assignment of shards could not be changed", "error", err)
 	}
-	return min(next, soon) // after a conflict, another member has changed it
+	return min(next, proposeSpread) // after a conflict, another member has changed it
 }
 
 // fail ends the call of Shards with an error.

@@ -247,10 +247,13 @@ func TestJoinAndLeaveMoveShards(t *testing.T) {
 				t.Errorf("shard %d moved from %q to %q", shard, before[shard], owner)
 			}
 		}
-		if count(after, "c") != 10 || len(l.causes) != 10 {
-			t.Errorf("owners %v after %d ends, want 10 shards for c", after, len(l.causes))
+		l.mu.Lock()
+		causes := slices.Clone(l.causes)
+		l.mu.Unlock()
+		if count(after, "c") != 10 || len(causes) != 10 {
+			t.Errorf("owners %v after %d ends, want 10 shards for c", after, len(causes))
 		}
-		for _, cause := range l.causes {
+		for _, cause := range causes {
 			if cause != group.ErrMoved {
 				t.Errorf("the cause of an end is %v, want ErrMoved", cause)
 			}
@@ -341,6 +344,44 @@ func TestSlowHandoff(t *testing.T) {
 			if end, ok := returned[shard]; !ok || at.Before(end) || at.Sub(end) > time.Second {
 				t.Errorf("shard %d began at %v, want right after the end of the former work at %v", shard, at, end)
 			}
+		}
+		_ = a
+	})
+}
+
+// A shard that moves away and back while its work still ends is worked on again.
+func TestMovedBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		var mu sync.Mutex
+		working, starts := 0, 0
+		a := join(t, store, group.MemberSpec{Name: "a"}, func(ctx context.Context, m *group.Membership) error {
+			return m.Shards(ctx, 4, func(ctx context.Context, _ *lease.Held, _ int) error {
+				mu.Lock()
+				working, starts = working+1, starts+1
+				mu.Unlock()
+				<-ctx.Done()
+				time.Sleep(10 * time.Second)
+				mu.Lock()
+				defer mu.Unlock()
+				working--
+				return nil
+			})
+		})
+		time.Sleep(10 * time.Second)
+		b := join(t, store, group.MemberSpec{Name: "b"}, func(ctx context.Context, m *group.Membership) error {
+			return m.Shards(ctx, 4, func(ctx context.Context, _ *lease.Held, _ int) error {
+				<-ctx.Done()
+				return nil
+			})
+		})
+		time.Sleep(3 * time.Second)
+		b.leave(t)
+		time.Sleep(20 * time.Second)
+		mu.Lock()
+		defer mu.Unlock()
+		if working != 4 || starts != 6 {
+			t.Errorf("a works on %d shards after %d starts, want 4 after 6", working, starts)
 		}
 		_ = a
 	})
