@@ -190,7 +190,8 @@ func (s *shardSet) follow(a Assignment) {
 		case s.wanted[shard] && !assigned:
 			s.start(shard)
 		case !s.wanted[shard] && assigned:
-			// The release that follows the end of the work is the handoff: the next owner waits for it.
+			// The release that follows the end of the work is the handoff: the next owner waits for it in
+			// hold. The assignment names it, so lease.Keeper.RequestHandoff would add only reads.
 			end(ErrMoved)
 		}
 	}
