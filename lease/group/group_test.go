@@ -80,7 +80,7 @@ func TestDeath(t *testing.T) {
 	})
 }
 
-// A second process under the same name waits for the end of the first, whatever ends it.
+// A second process under the same name waits for the end of the first, by a release or by an expiry.
 func TestSecondProcessWaits(t *testing.T) {
 	for _, tc := range []struct {
 		name string
