@@ -2,10 +2,11 @@ package claim
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"time"
 
@@ -125,10 +126,10 @@ func (q *Queue) shardOf(id string) runstore.RunID {
 	return q.shard(int(hashOf(id) % uint64(q.opts.Shards)))
 }
 
+// hashOf returns a hash whose bits are all uniform, which those of FNV are not for short ids.
 func hashOf(id string) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(id))
-	return h.Sum64()
+	sum := sha256.Sum256([]byte(id))
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 // PutOptions configures a put; nil means the defaults.

@@ -89,7 +89,7 @@ func (q *Queue) claimShard(ctx context.Context, run runstore.RunID, owner runsto
 			if m.State == claimed {
 				letter.Reason = clip(fmt.Sprintf("the claim of attempt %d by %.64q expired; before: %s", m.Attempts, m.Owner, m.Reason))
 			}
-			bury(&b, letter)
+			addLetter(&b, letter)
 			continue
 		}
 		writes[i] = len(b.Records)
@@ -126,8 +126,8 @@ func (q *Queue) isLast(attempts int) bool {
 	return q.opts.MaxAttempts > 0 && attempts >= q.opts.MaxAttempts
 }
 
-// bury adds the writes that make a live message a dead letter.
-func bury(b *runstore.Batch, m Message) {
+// addLetter adds the writes that make a live message a dead letter.
+func addLetter(b *runstore.Batch, m Message) {
 	b.Delete(liveKey(m.ID))
 	b.Put(deadKey(m.ID), m.in(dead).encode())
 }

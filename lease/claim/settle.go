@@ -40,7 +40,7 @@ func (q *Queue) Nack(ctx context.Context, r Receipt, delay time.Duration, reason
 		return err
 	}
 	if q.isLast(r.Attempts) {
-		return q.Bury(ctx, r, reason)
+		return q.bury(ctx, r, "nack", reason)
 	}
 	_, err := q.end(ctx, r, "nack", func(b *runstore.Batch) {
 		m := r.Message
@@ -53,10 +53,14 @@ func (q *Queue) Nack(ctx context.Context, r Receipt, delay time.Duration, reason
 // Bury ends the claim of a receipt whose message no attempt can handle: the message becomes a dead
 // letter at once. Otherwise it is like [Queue.Nack].
 func (q *Queue) Bury(ctx context.Context, r Receipt, reason string) error {
-	_, err := q.end(ctx, r, "bury", func(b *runstore.Batch) {
+	return q.bury(ctx, r, "bury", reason)
+}
+
+func (q *Queue) bury(ctx context.Context, r Receipt, op, reason string) error {
+	_, err := q.end(ctx, r, op, func(b *runstore.Batch) {
 		m := r.Message
 		m.Reason = clip(reason)
-		bury(b, m)
+		addLetter(b, m)
 	})
 	return err
 }

@@ -14,11 +14,11 @@ import (
 
 // The ids of acknowledged messages are forgotten in passing: one ack in sweepEvery reads sweepPage
 // of the shard's remembered ids, from a random one on, and deletes those that are over. As many ids
-// are added as are deleted once a third of them is over, so the shard keeps about 1.5 times the ids
-// that it has to remember. An id that is over and not deleted has no effect.
+// are deleted as are added once a quarter of them is over, so on average the shard keeps a third more
+// ids than it has to remember. An id that is over and not deleted has no effect.
 const (
-	sweepEvery = 32
-	sweepPage  = 96
+	sweepEvery = 16
+	sweepPage  = 64
 )
 
 // sweep deletes remembered ids that are over at a time of the store clock. A failure is logged: a
