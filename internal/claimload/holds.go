@@ -31,6 +31,7 @@ type reservations struct {
 // cancel it, a commitment until its holder begins to return it.
 type held struct {
 	claim.Reservation
+	begin     time.Time // on the store clock
 	committed bool
 }
 
@@ -120,26 +121,23 @@ func (m *reservations) count(n *int) {
 	*n++
 }
 
-// add records a hold, and checks that at its beginning the capacity was not exceeded.
+// add records a hold, and checks that when it began the capacity was not exceeded: by what existed
+// then, and by now has not ended in another way than by its expiry.
 func (m *reservations) add(r claim.Reservation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.holds++
-	m.held[r.ID] = &held{Reservation: r}
-	m.check(r.Expires.Add(-m.load.TTL))
-}
-
-// check checks the sum of what exists for sure at a time of the store clock.
-func (m *reservations) check(at time.Time) {
-	sum := int64(0)
+	begin, sum := r.Expires.Add(-m.load.TTL), r.Amount
 	for _, h := range m.held {
-		if h.committed || h.Expires.After(at.Add(m.load.Early)) {
+		existed := h.committed || h.Expires.After(begin.Add(m.load.Early))
+		if existed && !h.begin.Add(m.load.Early).After(begin) {
 			sum += h.Amount
 		}
 	}
 	if sum > m.all {
-		m.t.Errorf("%d of %d are reserved", sum, m.all)
+		m.t.Errorf("%d of %d are reserved at %v", sum, m.all, begin)
 	}
+	m.held[r.ID] = &held{r, begin, false}
 }
 
 func (m *reservations) commit(r claim.Reservation) {
