@@ -21,8 +21,10 @@ type Load struct {
 	Workers, Rounds int
 	// TTL is that of claims and holds. Workers take up to twice as long, so that some expire.
 	TTL time.Duration
-	// Early is how much earlier than the commit a time may be that the store returns.
-	Early time.Duration
+	// Exact reports that the times which the store returns are exact, so that the lives of claims and
+	// holds are checked by them, too. Otherwise only the times of the calls are used: a claim began
+	// after its call did, so it lives at least a TTL longer.
+	Exact bool
 }
 
 // T is what a load needs of a test.

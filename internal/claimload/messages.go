@@ -39,8 +39,10 @@ type message struct {
 type claimed struct {
 	receipt claim.Receipt
 	begin   time.Time // on the store clock
-	expires time.Time // as last extended
-	at      int       // when the consumer got it
+	expires time.Time // on the store clock, as last extended
+	got     time.Time // when the consumer had it, on its clock
+	lasts   time.Time // the claim lasted at least until this time of the consumer's clock
+	at      int       // got, in the order of what is recorded
 	// ends are the calls that end the claim, with their outcomes: at most one of them is applied.
 	ends map[string]*ended
 }
@@ -96,6 +98,7 @@ func (m *messages) produce(ctx context.Context, w worker, q *claim.Queue, id str
 
 // consume claims some messages and treats each in one of several ways.
 func (m *messages) consume(ctx context.Context, w worker, q *claim.Queue) {
+	called := time.Now()
 	receipts, err := q.Claim(ctx, runstore.Owner(fmt.Sprint("worker ", w.n)), 1+w.random.IntN(5), m.load.TTL)
 	if kind := runstore.KindOf(err); err != nil && kind != runstore.ErrUnavailable && kind != runstore.ErrUnknownOutcome {
 		m.t.Errorf("claim: %v", err)
@@ -103,7 +106,10 @@ func (m *messages) consume(ctx context.Context, w worker, q *claim.Queue) {
 	var mine []*claimed
 	m.record(func(at int) {
 		for _, r := range receipts {
-			c := &claimed{receipt: r, begin: r.Expires.Add(-m.load.TTL), expires: r.Expires, at: at, ends: map[string]*ended{}}
+			c := &claimed{
+				receipt: r, begin: r.Expires.Add(-m.load.TTL), expires: r.Expires,
+				got: time.Now(), lasts: called.Add(m.load.TTL), at: at, ends: map[string]*ended{},
+			}
 			mine = append(mine, c)
 			msg := m.byID[r.ID]
 			if msg == nil || string(r.Payload) != r.ID {
@@ -117,9 +123,10 @@ func (m *messages) consume(ctx context.Context, w worker, q *claim.Queue) {
 		r := c.receipt
 		w.pause(2 * m.load.TTL / time.Duration(len(mine)))
 		if w.random.IntN(4) == 0 {
+			called := time.Now()
 			next, err := q.Extend(ctx, r, m.load.TTL)
 			if err == nil {
-				m.record(func(int) { c.expires = next.Expires })
+				m.record(func(int) { c.expires, c.lasts = next.Expires, called.Add(m.load.TTL) })
 				if w.random.IntN(2) == 0 {
 					r = next
 				}
@@ -242,7 +249,7 @@ func (m *messages) checkNext(id string, a, b *claimed) {
 	switch {
 	case a.receipt.Version() == b.receipt.Version():
 		m.t.Errorf("%s: two claims of version %d", id, a.receipt.Version())
-	case !maybe("nack") && !maybe("release") && b.begin.Add(m.load.Early).Before(a.expires):
+	case !maybe("nack") && !maybe("release") && (m.load.Exact && b.begin.Before(a.expires) || b.got.Before(a.lasts)):
 		m.t.Errorf("%s: claimed at %v while the claim of attempt %d lived until %v", id, b.begin, a.receipt.Attempts, a.expires)
 	case !maybe("release") && b.receipt.Attempts <= a.receipt.Attempts, b.receipt.Attempts < a.receipt.Attempts:
 		m.t.Errorf("%s: attempt %d after attempt %d", id, b.receipt.Attempts, a.receipt.Attempts)

@@ -19,7 +19,7 @@ func simulate(t *testing.T, load func(t *testing.T, l claimload.Load)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := memory.New(nil)
-				l := claimload.Load{Seed: seed, Faults: float64(seed%4) / 10, Workers: 6, Rounds: 20, TTL: time.Second}
+				l := claimload.Load{Seed: seed, Faults: float64(seed%4) / 10, Workers: 6, Rounds: 20, TTL: time.Second, Exact: true}
 				for range 3 {
 					l.Stores = append(l.Stores, runstore.RunStore(s.Open()))
 				}

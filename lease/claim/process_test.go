@@ -196,7 +196,7 @@ func TestProcesses(t *testing.T) {
 func TestLoadsOnSQLite(t *testing.T) {
 	t.Parallel()
 	url := "sqlite:" + filepath.Join(t.TempDir(), "store.db")
-	l := claimload.Load{Seed: 1, Faults: 0.1, Workers: 6, Rounds: 8, TTL: 100 * time.Millisecond}
+	l := claimload.Load{Seed: 1, Faults: 0.1, Workers: 6, Rounds: 8, TTL: 100 * time.Millisecond, Exact: true}
 	for range 3 {
 		store, err := runstore.Open(t.Context(), url)
 		must(t, err)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/tapestore/tapestore/internal/optimistic"
@@ -157,31 +158,40 @@ func (q *Queue) Put(ctx context.Context, id string, payload []byte, opts *PutOpt
 	run := q.shardOf(id)
 	m := Message{ID: id, Payload: payload}.in(ready)
 	var forgotten runstore.Version // of the record of an acknowledged message that is replaced
+	// A late copy of a commit that was refused, because the shard or the id was not as expected, is
+	// applied if it arrives when they are.
+	later := false
 	for n := 0; ; n++ {
 		b := runstore.NewBatch(run, runstore.AtVersion(liveKey(id), 0), runstore.AtVersion(deadKey(id), 0), runstore.AtVersion(doneKey(id), forgotten))
 		b.Records = append(b.Records, q.put(m, runstore.After(o.Delay)))
 		if forgotten != 0 {
 			b.Delete(doneKey(id))
 		}
-		_, lost := optimistic.Commit(ctx, q.store, b)
+		_, refused := optimistic.Commit(ctx, q.store, b)
+		present := false
 		switch {
-		case lost == nil:
+		case refused == nil:
 			return true, nil
-		case errors.Is(lost, runstore.ErrNotFound):
-			if _, err := q.create(ctx, run); err != nil {
-				return false, err
-			}
-		case errors.Is(lost, runstore.ErrConflict):
-			var present bool
-			if forgotten, present, err = q.present(ctx, run, id); err != nil || present {
-				return false, err
-			}
+		case errors.Is(refused, runstore.ErrNotFound):
+			later = true
+			_, err = q.create(ctx, run)
+		case errors.Is(refused, runstore.ErrConflict):
+			later = true
+			forgotten, present, err = q.present(ctx, run, id)
 		default:
-			return false, lost
+			err = refused
 		}
-		if n+1 == optimistic.MaxAttempts || n > 1 && optimistic.Rest(ctx, n-2, lost) != nil {
-			return false, lost
+		switch {
+		case present:
+			return false, nil
+		case err == nil && n+1 < optimistic.MaxAttempts && (n < 2 || optimistic.Rest(ctx, n-2, refused) == nil):
+			continue
+		case err == nil:
+			err = &runstore.OpError{Op: "put", Run: run, Err: runstore.ErrUnknownOutcome, Cause: errors.New(refused.Error())}
+		case later && slices.Contains([]error{runstore.ErrUnavailable, runstore.ErrCorrupt, runstore.ErrClosed}, runstore.KindOf(err)):
+			err = &runstore.OpError{Op: "put", Run: run, Err: runstore.ErrUnknownOutcome, Cause: err}
 		}
+		return false, err
 	}
 }
 
