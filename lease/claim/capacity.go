@@ -166,28 +166,21 @@ type change struct {
 	deletes bool
 }
 
-// write adds the change of the reservation of an id, found as it was read.
-func (ch change) write(c *Capacity, b *runstore.Batch, id string, found *reservation) {
-	if ch.put == nil && !ch.deletes {
-		return
-	}
-	var version runstore.Version
-	if found != nil {
-		version = found.record.Version
-	}
-	b.Require(runstore.AtVersion(holdKey(id), version))
+// write adds the change of the reservation of an id.
+func (ch change) write(c *Capacity, b *runstore.Batch, id string) {
 	switch {
 	case ch.deletes:
 		b.Delete(holdKey(id))
-	case ch.put.Committed:
+	case ch.put != nil && ch.put.Committed:
 		b.Put(holdKey(id), ch.put.encode())
-	default:
+	case ch.put != nil:
 		b.Put(holdKey(id), ch.put.encode(), runstore.Place{Index: c.holds, At: runstore.After(ch.put.ttl())})
 	}
 }
 
 // change reads the account and the reservation of an id, lets decide change the account, and commits
-// the outcome if neither has changed since. If the changed account does not fit, expired holds make
+// the outcome if the account has not changed since. Every change of a reservation changes the
+// account, so its version guards all of them. If the changed account does not fit, expired holds make
 // room. A nil change and no error means that nothing is to be written. requested is the amount that
 // a NoCapacityError reports. The result's record is that of the reservation after the change.
 func (c *Capacity) change(ctx context.Context, id string, requested int64, decide func(a *account, h *reservation) (*change, error)) (rec runstore.Record, err error) {
@@ -220,11 +213,19 @@ func (c *Capacity) change(ctx context.Context, id string, requested int64, decid
 		ends := changed.fits()
 		switch {
 		case ends:
-			ch.write(c, &b, id, found)
+			ch.write(c, &b, id)
 		case expired.more:
 			changed = rest // this commit only makes room
 		default:
-			return rec, &NoCapacityError{requested, rest.Capacity, rest.Committed, rest.Held, rest.Holds}
+			// The expired holds were read after the account, and one of them may have ended between.
+			same, _, err := c.read(ctx, id)
+			if err == nil && same.version != a.version {
+				continue
+			}
+			if err == nil {
+				err = &NoCapacityError{requested, rest.Capacity, rest.Committed, rest.Held, rest.Holds}
+			}
+			return rec, err
 		}
 		changed.put(&b.Writes)
 		committed, err := optimistic.Commit(ctx, c.store, b)
@@ -273,7 +274,6 @@ func (a account) without(r reclaimed) account {
 // end adds the writes that end the holds.
 func (r reclaimed) end(b *runstore.Batch) {
 	for _, h := range r.holds {
-		b.Require(runstore.AtVersion(h.record.Key, h.record.Version))
 		b.Delete(h.record.Key)
 	}
 }

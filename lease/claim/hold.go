@@ -50,7 +50,7 @@ func (h reservation) public() Reservation {
 
 // Hold reserves an amount for a while. It does not wait: if the amount is not free it returns a
 // NoCapacityError. An expired hold makes room if the amount does not fit otherwise; then that hold
-// has ended. Two round trips, three if an expired hold has to make room.
+// has ended. Two round trips; three if an expired hold has to make room, or if nothing can.
 //
 // A repeat of the request returns the reservation that exists, with the expiry that it has. Once
 // that has ended, the repeat is a new request.

@@ -3,6 +3,7 @@ package claim_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 
 func open(t *testing.T, s runstore.RunStore, o claim.QueueOptions) *claim.Queue {
 	t.Helper()
+	o.Logger = slog.New(slog.DiscardHandler)
 	q, err := claim.OpenQueue(t.Context(), s, "mail", &o)
 	if err != nil {
 		t.Fatal(err)
