@@ -285,6 +285,55 @@ func TestHoldWhileExpiredOneEnds(t *testing.T) {
 	})
 }
 
+// A hold of the same id that another caller made, and that expired, between two reads is no obstacle.
+func TestHoldWhileSameIDExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New(nil).Open()
+		c := capacity(t, inner, 10)
+		a := hold(t, c, "a", 8, time.Minute)
+		time.Sleep(time.Minute)
+		s := &ahead{RunStore: inner, scan: func() {
+			must(t, c.Cancel(t.Context(), a))
+			hold(t, c, "b", 9, time.Minute)
+			time.Sleep(time.Minute)
+		}}
+		other, err := claim.NewCapacity(s, "seats")
+		must(t, err)
+		if r := hold(t, other, "b", 9, time.Hour); r.Expires.After(time.Now()) {
+			t.Errorf("%+v, want the reservation that exists", r)
+		}
+	})
+}
+
+// A commit that was refused because its shard did not exist may still arrive once it does. A put
+// that fails afterwards is of unknown outcome.
+func TestLatePut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := memory.New(nil).Open()
+		q := open(t, &unavailableAfter{RunStore: inner, n: 1}, claim.QueueOptions{Shards: 64})
+		for i := range 3 { // one of the ids is not of the shard that exists
+			if _, err := q.Put(t.Context(), fmt.Sprint(i), nil, nil); runstore.KindOf(err) == runstore.ErrUnknownOutcome {
+				return
+			}
+			q = open(t, &unavailableAfter{RunStore: inner, n: 1}, claim.QueueOptions{})
+		}
+		t.Error("no put was of unknown outcome")
+	})
+}
+
+// unavailableAfter is a store that answers n commits.
+type unavailableAfter struct {
+	runstore.RunStore
+	n int
+}
+
+func (s *unavailableAfter) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if s.n--; s.n < 0 {
+		return runstore.Committed{}, &runstore.OpError{Op: "commit", Err: runstore.ErrUnavailable, Cause: errCut}
+	}
+	return s.RunStore.Commit(ctx, b)
+}
+
 // ahead is a store that calls scan before its first scan.
 type ahead struct {
 	runstore.RunStore

@@ -199,6 +199,9 @@ func TestDeadLetters(t *testing.T) {
 		end("nacked", func(r claim.Receipt) {
 			must(t, q.Nack(t.Context(), r, 0, "first"))
 			must(t, q.Nack(t.Context(), claimOne(t, q, "a", time.Second), 0, "second"))
+			if got := letters(t, q); len(got) != 1 {
+				t.Errorf("dead letters %q after the nack of the last attempt, want one", got)
+			}
 		})
 		end("expired", func(r claim.Receipt) {
 			must(t, q.Nack(t.Context(), r, 0, "first"))
