@@ -119,6 +119,9 @@ func (m *messages) consume(ctx context.Context, w worker, q *claim.Queue) {
 			msg.claims = append(msg.claims, c)
 		}
 	})
+	if len(mine) == 0 {
+		w.pause(m.load.TTL)
+	}
 	for _, c := range mine {
 		r := c.receipt
 		w.pause(2 * m.load.TTL / time.Duration(len(mine)))
