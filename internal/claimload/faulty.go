@@ -19,6 +19,7 @@ type Faulty struct {
 
 // network is what the connections of one load share.
 type network struct {
+	t      T
 	mu     sync.Mutex
 	random *rand.Rand
 	// faults is the share of calls that fail; 0 to 1.
@@ -66,7 +67,7 @@ func read[R any](f Faulty, op string, do func() (R, error)) (R, error) {
 }
 
 // write passes a write on.
-func write[R any](f Faulty, op string, do func() (R, error)) (R, error) {
+func write[R any](ctx context.Context, f Faulty, op string, do func(context.Context) (R, error)) (R, error) {
 	var none R
 	what, delay := f.network.next()
 	switch what {
@@ -75,30 +76,30 @@ func write[R any](f Faulty, op string, do func() (R, error)) (R, error) {
 	case requestLost:
 		return none, failed(op, runstore.ErrUnknownOutcome)
 	case replyLost:
-		if _, err := do(); err != nil {
+		if _, err := do(ctx); err != nil {
 			return none, err
 		}
 		return none, failed(op, runstore.ErrUnknownOutcome)
 	case requestLate:
 		f.network.late.Go(func() {
 			time.Sleep(delay)
-			_, _ = do()
+			guarded(f.network.t, func() { _, _ = do(context.WithoutCancel(ctx)) })
 		})
 		return none, failed(op, runstore.ErrUnknownOutcome)
 	default:
 		time.Sleep(delay)
-		return do()
+		return do(ctx)
 	}
 }
 
 // CreateRun implements runstore.RunStore.
 func (f Faulty) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
-	return write(f, "create run", func() (runstore.Created, error) { return f.RunStore.CreateRun(context.WithoutCancel(ctx), spec) })
+	return write(ctx, f, "create run", func(ctx context.Context) (runstore.Created, error) { return f.RunStore.CreateRun(ctx, spec) })
 }
 
 // Commit implements runstore.RunStore.
 func (f Faulty) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	return write(f, "commit", func() (runstore.Committed, error) { return f.RunStore.Commit(context.WithoutCancel(ctx), b) })
+	return write(ctx, f, "commit", func(ctx context.Context) (runstore.Committed, error) { return f.RunStore.Commit(ctx, b) })
 }
 
 // ReadRecords implements runstore.RunStore.

@@ -41,24 +41,26 @@ type held struct {
 func Holds(t T, l Load, capacity int64) {
 	t.Helper()
 	m := &reservations{load: l, t: t, all: capacity, held: map[string]*held{}}
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
 	sound, err := claim.NewCapacity(l.Stores[0], "load")
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	if err := sound.Set(t.Context(), capacity); err != nil {
+	if err := sound.Set(ctx, capacity); err != nil {
 		t.Fatalf("set the capacity: %v", err)
 	}
-	l.run(func(w worker) {
+	l.run(t, func(w worker) {
 		c, err := claim.NewCapacity(w.store, "load")
 		if err != nil {
 			t.Errorf("%v", err)
 			return
 		}
 		for round := range l.Rounds {
-			m.reserve(t.Context(), w, c, fmt.Sprintf("%d/%d", w.n, round))
+			m.reserve(ctx, w, c, fmt.Sprintf("%d/%d", w.n, round))
 		}
 	})
-	m.finish(sound)
+	m.finish(ctx, sound)
 	t.Logf("%d holds, %d refused holds, %d refused commits", m.holds, m.full, m.late)
 }
 
@@ -160,8 +162,7 @@ func (m *reservations) remove(r claim.Reservation) {
 
 // finish waits until all holds have expired, checks that what exists for sure is there and that
 // nothing leaks, and returns everything.
-func (m *reservations) finish(c *claim.Capacity) {
-	ctx := m.t.Context()
+func (m *reservations) finish(ctx context.Context, c *claim.Capacity) {
 	var usage claim.Usage
 	for {
 		var err error

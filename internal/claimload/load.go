@@ -3,6 +3,7 @@ package claimload
 import (
 	"context"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -46,13 +47,29 @@ type worker struct {
 	store  runstore.RunStore
 }
 
+// bound ends a load on a store that never lets it finish: 10 minutes, of simulated time where time is
+// simulated. It is no bound on speed: a load takes one or two.
+const bound = 10 * time.Minute
+
+// guarded runs f, and fails the test if it panics, as a store under test may.
+func guarded(t T, f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			t.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	f()
+}
+
 // run runs workers until all have returned and no request is in flight.
-func (l Load) run(work func(w worker)) {
-	net := &network{random: rand.New(rand.NewPCG(l.Seed, 0)), faults: l.Faults, delay: maxDelay * l.TTL}
+func (l Load) run(t T, work func(w worker)) {
+	net := &network{t: t, random: rand.New(rand.NewPCG(l.Seed, 0)), faults: l.Faults, delay: maxDelay * l.TTL}
 	var all sync.WaitGroup
 	for n := range l.Workers {
 		all.Go(func() {
-			work(worker{n, rand.New(rand.NewPCG(l.Seed, uint64(n+1))), Faulty{l.Stores[n%len(l.Stores)], net}})
+			guarded(t, func() {
+				work(worker{n, rand.New(rand.NewPCG(l.Seed, uint64(n+1))), Faulty{l.Stores[n%len(l.Stores)], net}})
+			})
 		})
 	}
 	all.Wait()

@@ -57,21 +57,23 @@ func Messages(t T, l Load, shards int) {
 	t.Helper()
 	m := &messages{load: l, t: t, byID: map[string]*message{}}
 	opts := &claim.QueueOptions{Shards: shards, MaxAttempts: maxAttempts, Remember: time.Hour, Logger: quiet}
-	l.run(func(w worker) {
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	l.run(t, func(w worker) {
 		var q *claim.Queue
-		if _, err := w.insist(func() (err error) { q, err = claim.OpenQueue(t.Context(), w.store, "load", opts); return err }); err != nil {
+		if _, err := w.insist(func() (err error) { q, err = claim.OpenQueue(ctx, w.store, "load", opts); return err }); err != nil {
 			return // a worker that cannot begin is a worker that died
 		}
 		for round := range l.Rounds {
-			m.produce(t.Context(), w, q, fmt.Sprintf("%d/%d", w.n, round))
-			m.consume(t.Context(), w, q)
+			m.produce(ctx, w, q, fmt.Sprintf("%d/%d", w.n, round))
+			m.consume(ctx, w, q)
 		}
 	})
-	q, err := claim.OpenQueue(t.Context(), l.Stores[0], "load", opts)
+	q, err := claim.OpenQueue(ctx, l.Stores[0], "load", opts)
 	if err != nil {
 		t.Fatalf("open the queue after the load: %v", err)
 	}
-	m.drain(q)
+	m.drain(ctx, q)
 	m.check()
 }
 
@@ -176,10 +178,10 @@ func (m *messages) end(ctx context.Context, w worker, q *claim.Queue, c *claimed
 }
 
 // drain acknowledges every message that is left, and reads the dead letters.
-func (m *messages) drain(q *claim.Queue) {
+func (m *messages) drain(ctx context.Context, q *claim.Queue) {
 	// Every claim has expired and every delay is over after this time.
-	for end := m.now().Add(3 * m.load.TTL); ; {
-		receipts, err := q.Claim(m.t.Context(), "drain", claim.MaxClaim, time.Minute)
+	for end := m.now(ctx).Add(3 * m.load.TTL); ; {
+		receipts, err := q.Claim(ctx, "drain", claim.MaxClaim, time.Minute)
 		if err != nil {
 			m.t.Fatalf("claim after the load: %v", err)
 		}
@@ -189,18 +191,18 @@ func (m *messages) drain(q *claim.Queue) {
 				m.t.Fatalf("claimed %q after the load, which nobody put", r.ID)
 			}
 			msg.drained++
-			if err := q.Ack(m.t.Context(), r); err != nil {
+			if err := q.Ack(ctx, r); err != nil {
 				m.t.Errorf("ack %s after the load: %v", r.ID, err)
 			}
 		}
 		if len(receipts) == 0 {
-			if m.now().After(end) {
+			if m.now(ctx).After(end) {
 				break
 			}
 			time.Sleep(m.load.TTL / 4)
 		}
 	}
-	for letter, err := range q.Dead(m.t.Context()) {
+	for letter, err := range q.Dead(ctx) {
 		if err != nil {
 			m.t.Fatalf("read the dead letters: %v", err)
 		}
@@ -210,7 +212,7 @@ func (m *messages) drain(q *claim.Queue) {
 		}
 		msg.dead = &letter
 	}
-	for e, err := range runstore.Entries(m.t.Context(), m.load.Stores[0], runstore.IndexQuery{Index: "claim.due/load", Until: runstore.EndOfTime}) {
+	for e, err := range runstore.Entries(ctx, m.load.Stores[0], runstore.IndexQuery{Index: "claim.due/load", Until: runstore.EndOfTime}) {
 		if err != nil {
 			m.t.Fatalf("scan after the load: %v", err)
 		}
@@ -218,8 +220,8 @@ func (m *messages) drain(q *claim.Queue) {
 	}
 }
 
-func (m *messages) now() time.Time {
-	now, err := m.load.Stores[0].Now(m.t.Context())
+func (m *messages) now(ctx context.Context) time.Time {
+	now, err := m.load.Stores[0].Now(ctx)
 	if err != nil {
 		m.t.Fatalf("read the clock: %v", err)
 	}
