@@ -13,40 +13,53 @@ import (
 // Cases returns all cases, ordered by guarantee.
 func Cases() []Case {
 	all := slices.Concat(
-		cases.Exclusive(),     // I1
-		cases.Tokens(),        // I2
-		cases.Fences(),        // I3
-		cases.TokenGuards(),   // I1, I2, I3
-		cases.Strict(),        // I3
-		cases.Clocks(),        // I7
-		cases.Atomic(),        // I4
-		cases.Versions(),      // I4
-		cases.ManyRecords(),   // I12
-		cases.Multi(),         // I4, I8
-		crossruncases.Cases(), // I3, I4, I8, I11, I12
-		claimcases.Cases(),    // I4, I9
-		cases.Journals(),      // I5
-		cases.Readers(),       // I6
-		cases.Once(),          // I8
-		cases.GrantResults(),  // I4, I8
-		cases.Indexes(),       // I9
-		cases.IndexBounds(),   // I9
-		cases.Runnable(),      // I9
-		cases.Feeds(),         // I10
-		cases.Notify(),        // I10
-		cases.RunNotify(),     // I10
-		cases.Stale(),         // I5, I9, I12
-		cases.Errors(),        // I11
-		cases.Crashes(),       // I3, I4
-		cases.Histories(),     // I1, I3, I5, I8
-		cases.Limits(),        // I12
-		cases.Progress(),      // I13
-		cases.Former(),        // I2, I3, I9
-		cases.Links(),         // I3, I5, I8, I10, I11
-		cases.Aborted(),       // I3, I8
-		cases.Servers(),       // I8, I11
+		cases.Exclusive(),       // I1
+		cases.Tokens(),          // I2
+		cases.Fences(),          // I3
+		cases.TokenGuards(),     // I1, I2, I3
+		cases.MutationTargets(), // I3
+		cases.Strict(),          // I3
+		cases.Clocks(),          // I7
+		cases.Atomic(),          // I4
+		cases.Versions(),        // I4
+		cases.ManyRecords(),     // I12
+		cases.Multi(),           // I4, I8
+		crossruncases.Cases(),   // I3, I4, I8, I11, I12
+		claimcases.Cases(),      // I4, I9
+		cases.Journals(),        // I5
+		cases.Readers(),         // I6
+		cases.Once(),            // I8
+		cases.GrantResults(),    // I4, I8
+		cases.Indexes(),         // I9
+		cases.IndexBounds(),     // I9
+		cases.Runnable(),        // I9
+		cases.Feeds(),           // I10
+		cases.Notify(),          // I10
+		cases.RunNotify(),       // I10
+		cases.Stale(),           // I5, I9, I12
+		cases.Errors(),          // I11
+		cases.Crashes(),         // I3, I4
+		cases.Histories(),       // I1, I3, I5, I8
+		cases.Limits(),          // I12
+		cases.Progress(),        // I13
+		cases.Former(),          // I2, I3, I9
+		cases.Links(),           // I3, I5, I8, I10, I11
+		cases.Aborted(),         // I3, I8
+		cases.Servers(),         // I8, I11
 	)
 	return ordered(all)
+}
+
+// MutationTargets returns the names of the ways to change a run under a fence: each method of the
+// contract that takes one, with each kind of write. The list is generated from the interface, and the
+// case I3/every-mutation-target-refuses-a-stale-token presents a stale token to each.
+func MutationTargets() ([]string, error) {
+	targets, err := cases.Targets()
+	var names []string
+	for _, target := range targets {
+		names = append(names, target.String())
+	}
+	return names, err
 }
 
 // CrossRunCases returns the cases of steps over two runs, which package crossrun makes on any

@@ -11,17 +11,23 @@ import (
 )
 
 // TryAcquire sends one request for the lease. Leave the request's TTL zero: the keeper's applies.
-// An empty grant id is filled in.
+// An empty grant id is filled in. If the caller chose the id and an earlier copy of the request was
+// granted, Sent is zero in the result.
 //
 // Errors: those of runstore.RunStore.AcquireLease, and runstore.ErrInvalid if the request carries a
 // TTL other than the keeper's. After runstore.ErrUnknownOutcome the lease may have been granted;
 // [Keeper.Acquire] resolves that case, TryAcquire does not.
 func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
+	chosen := req.Grant != ""
 	req, err := k.prepare(req)
 	if err != nil {
 		return Granted{}, err
 	}
-	return k.acquireOnce(ctx, req)
+	granted, err := k.acquireOnce(ctx, req)
+	if chosen && granted.replayed {
+		granted.Sent = time.Time{}
+	}
+	return granted, err
 }
 
 // Acquire blocks until the lease is granted, ctx ends, or the store refuses for a reason other than
@@ -34,7 +40,8 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // of up to half of MinBackoff.
 //
 // A request whose outcome is unknown is repeated with the same grant id. Trust in the lease then
-// counts from the first of these requests, since any of them may be the one that was applied. If a
+// counts from the first of these requests, since any of them may be the one that was applied. If the
+// caller chose the id, an earlier process may have sent the first one, so Sent is zero in the result. If a
 // repeat finds that the lease was granted and has been lost since, Acquire continues under a fresh
 // grant id, unless the caller chose the id or the request carries writes. In those two cases the
 // error matches runstore.ErrFenced, or [ErrLost] where the store can tell that the writes were
@@ -44,18 +51,24 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // has ended, its cause. If no request got a definite answer, the lease may have been granted; it
 // then expires unused.
 func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
-	renamable := req.Grant == "" && req.Writes.IsZero()
+	chosen := req.Grant != ""
+	renamable := !chosen && req.Writes.IsZero()
 	req, err := k.prepare(req)
 	if err != nil {
 		return Granted{}, err
 	}
 	var ambiguousSince time.Time // when the first request of unknown outcome was sent
-	hints := &hints{keeper: k, run: req.Run}
+	hints := &hints{keeper: k, run: req.Run, on: runstore.OnRelease}
 	defer hints.end()
+	var outage Outage
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
 		granted, err := k.acquireOnce(ctx, req)
+		outage.Observe(k, granted.Sent, err)
 		if err == nil {
-			if !ambiguousSince.IsZero() {
+			switch {
+			case chosen && granted.replayed: // an earlier process may have sent the first copy
+				granted.Sent = time.Time{}
+			case !ambiguousSince.IsZero():
 				granted.Sent = ambiguousSince
 			}
 			return granted, nil
@@ -79,7 +92,7 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		case !transient(err):
 			return Granted{}, err
 		}
-		if ctx.Err() != nil || !hints.pause(ctx, wait) {
+		if ctx.Err() != nil || !hints.pause(ctx, wait) || !k.awaitGrace(ctx, &outage, req) {
 			return Granted{}, fmt.Errorf("%w while waiting for a lease; last answer: %w", context.Cause(ctx), err)
 		}
 	}
@@ -110,5 +123,5 @@ func (k *Keeper) acquireOnce(ctx context.Context, req runstore.AcquireRequest) (
 	if err == nil && granted.Ended {
 		return Granted{Sent: sent}, fmt.Errorf("%w: the lease was granted with the request's writes under token %v, and has ended", ErrLost, granted.Token)
 	}
-	return Granted{Lease: granted.Lease, Sent: sent}, err
+	return Granted{Lease: granted.Lease, Sent: sent, replayed: granted.Committed.Replayed}, err
 }

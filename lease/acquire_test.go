@@ -61,6 +61,43 @@ func TestAcquireBacksOffWhileTheHolderLives(t *testing.T) {
 	})
 }
 
+// A process that restarts and repeats its request gets a lease that is as old as the first copy.
+func TestRepeatByANewProcessIsNotTrustedFromItsRequest(t *testing.T) {
+	for name, acquire := range map[string]func(*lease.Keeper, context.Context, runstore.AcquireRequest) (lease.Granted, error){
+		"acquire": (*lease.Keeper).Acquire, "try acquire": (*lease.Keeper).TryAcquire,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				req := request()
+				req.Grant = runstore.NewGrantID()
+				before, err := acquire(f.keeper(nil), t.Context(), req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if before.Sent != time.Now() {
+					t.Errorf("the trust of the first copy counts from %v, want its request", before.Sent)
+				}
+				time.Sleep(20 * time.Second)
+				granted, err := acquire(f.keeper(nil), t.Context(), req)
+				if err != nil || granted.Lease.Fence() != before.Lease.Fence() {
+					t.Fatalf("got %v, %v; want the grant of the first copy", granted.Lease, err)
+				}
+				f.renew = func(ctx context.Context, _ int, _ func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					return runstore.Renewed{}, hang(ctx)
+				}
+				err = f.keeper(nil).Hold(t.Context(), granted, func(context.Context, *lease.Held) error {
+					t.Error("the work runs under a lease of unknown age that was not renewed")
+					return nil
+				})
+				if !errors.Is(err, lease.ErrExpired) {
+					t.Errorf("got %v, want ErrExpired", err)
+				}
+			})
+		})
+	}
+}
+
 func TestAcquireRepeatsAnUnknownOutcomeWithItsGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)

@@ -13,14 +13,16 @@
 //   - Trust is counted on the monotonic clock from the moment a request was sent, for the TTL less
 //     a margin. A slow reply never extends it, and no clock is ever compared with the store's.
 //   - The work's context is cancelled, with a [LostError] as its cause, before the lease expires on
-//     the store clock, even if the store hangs. It is cancelled at once when the store reports that
-//     the holder is fenced.
+//     the store clock, even if the store hangs; Options.Grace relaxes that. It is cancelled at once
+//     when the store reports that the holder is fenced.
 //   - One failed renewal does not end the lease: it is retried, sooner and with jitter, as long as
 //     the lease is trusted.
 //   - Renewals have jitter: leases that were granted together spread over half a heartbeat at once,
 //     and further from renewal to renewal. No interval exceeds Options.Heartbeat.
 //   - A waiting contender requests the lease as soon as the store reports that it may be free
 //     (runstore.RunNotifier). Without such a report it polls.
+//   - A successor can ask the holder for the lease ([Keeper.RequestHandoff]), and the holder passes it
+//     on without a moment in which a third process could acquire it.
 //   - When the work ends, by return, error, cancellation or panic, the lease is released on a
 //     context of its own, within a bound.
 //

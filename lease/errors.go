@@ -10,9 +10,10 @@ import (
 var (
 	// ErrLost reports that the lease was lost while the work ran. Every [LostError] matches it.
 	ErrLost = errors.New("lease lost")
-	// ErrExpired reports that no renewal succeeded while the lease was trusted. Another holder may
+	// ErrExpired reports that no renewal succeeded while the lease was trusted, nor in the grace after
+	// that. Another holder may
 	// or may not have acquired the run since.
-	ErrExpired = errors.New("no renewal succeeded within the trusted time")
+	ErrExpired = errors.New("no renewal succeeded in time")
 	// ErrEnded is the cause of the work's context after the work has returned. Goroutines that the
 	// work left running see it.
 	ErrEnded = errors.New("the work under the lease has ended")

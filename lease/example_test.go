@@ -118,3 +118,38 @@ func ExampleKeeper_Acquire() {
 	// Output:
 	// agent-b holds token 2 <nil>
 }
+
+// A new version asks the old one for the lease of a run. The old one finishes what it is at first.
+func ExampleKeeper_RequestHandoff() {
+	ctx := context.Background()
+	store := memory.New(nil).Open()
+	if _, err := store.CreateRun(ctx, runstore.RunSpec{ID: "payout-17"}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	keeper, err := lease.New(store, &lease.Options{Handoff: lease.Gap, MinBackoff: 10 * time.Millisecond})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	request := func(owner runstore.Owner) runstore.AcquireRequest {
+		return runstore.AcquireRequest{Run: "payout-17", LeaseSpec: runstore.LeaseSpec{Owner: owner}}
+	}
+	working, old := make(chan struct{}), make(chan error)
+	go func() {
+		old <- keeper.Do(ctx, request("version-1"), func(ctx context.Context, held *lease.Held) error {
+			close(working)
+			<-ctx.Done()
+			fmt.Println("version-1 drains:", context.Cause(ctx))
+			return nil
+		})
+	}()
+	<-working
+	granted, err := keeper.RequestHandoff(ctx, request("version-2"))
+	fmt.Println(<-old)
+	fmt.Println(granted.Lease.Owner, "holds token", granted.Lease.Token, err)
+	// Output:
+	// version-1 drains: a successor has requested the lease
+	// lease handed off: run "payout-17", token 1, to "version-2" under token 2
+	// version-2 holds token 2 <nil>
+}

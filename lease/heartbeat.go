@@ -56,7 +56,7 @@ func (h *Held) markLost(reason, last error) {
 }
 
 // heartbeatLoop renews the lease until the work has ended or the lease is lost. It is also the
-// watchdog that ends the work at the end of the trusted time, so it never blocks on the store:
+// watchdog that ends the work at the end of the trusted time and the grace, so it never blocks on the store:
 // renewals run on goroutines of their own, one at a time.
 func (h *Held) heartbeatLoop(ctx context.Context) {
 	defer close(h.loopDone)
@@ -65,6 +65,9 @@ func (h *Held) heartbeatLoop(ctx context.Context) {
 
 	b := newHeartbeats(h)
 	defer b.stop()
+	if h.keeper.opts.Handoff != NoHandoff {
+		h.background.Go(func() { h.watchHandoffs(ctx) })
+	}
 	for {
 		select {
 		case <-h.workDone:
@@ -74,6 +77,15 @@ func (h *Held) heartbeatLoop(ctx context.Context) {
 			if !b.handleReply(r) {
 				return
 			}
+		case r := <-b.grant:
+			if !b.handleGrant(r) {
+				return
+			}
+		case <-h.requests:
+			b.handleRequest(ctx)
+		case <-b.drained:
+			b.handing = true
+			b.start(ctx)
 		case <-b.due.C:
 			b.start(ctx)
 		case <-h.renewNow:
@@ -93,11 +105,21 @@ func (h *Held) heartbeatLoop(ctx context.Context) {
 type heartbeats struct {
 	held     *Held
 	due      *time.Timer  // fires when the next renewal is due
-	expiry   *time.Timer  // fires at the end of the trusted time
+	expiry   *time.Timer  // fires at the end of the trusted time, and then at that of the grace
 	flight   chan renewal // delivers the renewal in flight; nil if there is none
 	failures int          // consecutive failures since the last success
 	last     error        // the latest failure
 	begun    bool         // whether the first renewal of the grant has been scheduled
+
+	handing bool             // the lease is to be granted to a successor, and not to be renewed
+	grant   chan grantReply  // delivers the answer to the grant in flight; nil if there is none
+	drained <-chan time.Time // fires when the work has had its DrainTimeout
+}
+
+// grantReply is the result of an attempt to grant the lease to a successor.
+type grantReply struct {
+	done *HandedOffError
+	err  error
 }
 
 func newHeartbeats(h *Held) *heartbeats {
@@ -111,14 +133,28 @@ func (b *heartbeats) stop() {
 	b.expiry.Stop()
 }
 
-// start sends a renewal, unless one is in flight. Its timeout is at most half of the trusted time
-// left, so that another attempt still fits.
+// start sends a renewal, or the grant to a successor, unless a request is in flight. Its timeout is
+// at most half of the trusted time left, or of the grace after it, so that another attempt still fits.
 func (b *heartbeats) start(ctx context.Context) {
 	left := time.Until(b.held.trustedUntil())
-	if b.flight != nil || left <= 0 {
+	if left <= 0 {
+		left += b.held.keeper.opts.Grace
+	}
+	if b.flight != nil || b.grant != nil || left <= 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, min(b.held.keeper.opts.RequestTimeout, left/2))
+	if b.handing {
+		grant := make(chan grantReply, 1)
+		b.grant = grant
+		b.held.markGranting()
+		b.held.background.Go(func() {
+			defer cancel()
+			done, err := b.held.grantSuccessor(ctx)
+			grant <- grantReply{done, err}
+		})
+		return
+	}
 	flight := make(chan renewal, 1)
 	b.flight = flight
 	go func() {
@@ -133,7 +169,9 @@ func (b *heartbeats) handleReply(r renewal) bool {
 	switch {
 	case r.err == nil:
 		b.held.applyRenewal(r)
-		b.scheduleNext()
+		if b.scheduleNext(); b.handing {
+			b.due.Reset(0)
+		}
 	case transient(r.err):
 		if c := r.carried; c != nil && c.doubt == nil && runstore.OutcomeOf(r.err) == runstore.Unknown {
 			c.doubt = &r
@@ -150,8 +188,43 @@ func (b *heartbeats) handleReply(r renewal) bool {
 	return true
 }
 
-// checkExpiry marks the lease as lost if the trusted time is over, and reports whether the lease is
-// still held. When a stopped process resumes, a reply and the expiry may be due at once: the reply
+// handleRequest begins the handoff that a successor has requested.
+func (b *heartbeats) handleRequest(ctx context.Context) {
+	first := b.held.markRequested()
+	switch opts := b.held.keeper.opts; {
+	case opts.Handoff == Overlap:
+		b.handing = true
+		b.start(ctx)
+	case first:
+		b.held.cancel(ErrHandoffRequested)
+		b.drained = time.After(opts.DrainTimeout)
+	}
+}
+
+// handleGrant processes the answer to the grant to a successor, and reports whether the lease is
+// still held.
+func (b *heartbeats) handleGrant(r grantReply) bool {
+	b.grant = nil
+	switch {
+	case r.done != nil:
+		b.held.markHandedOff(r.done)
+		return false
+	case r.err == nil: // no successor wants the lease any more
+		b.handing = false
+		b.held.endRequest()
+		b.due.Reset(0)
+		return true
+	case transient(r.err):
+		b.scheduleRetry(r.err)
+		return true
+	default:
+		b.held.markLost(r.err, nil)
+		return false
+	}
+}
+
+// checkExpiry marks the lease as lost if the trusted time and the grace are over, and reports whether
+// the lease is still held. When a stopped process resumes, a reply and the expiry may be due at once: the reply
 // counts if it still extends the trust.
 func (b *heartbeats) checkExpiry() bool {
 	select {
@@ -159,9 +232,13 @@ func (b *heartbeats) checkExpiry() bool {
 		if !b.handleReply(r) {
 			return false
 		}
+	case r := <-b.grant:
+		if !b.handleGrant(r) {
+			return false
+		}
 	default:
 	}
-	if left := time.Until(b.held.trustedUntil()); left > 0 {
+	if left := time.Until(b.held.trustedUntil().Add(b.held.keeper.opts.Grace)); left > 0 {
 		b.expiry.Reset(left)
 		return true
 	}

@@ -18,7 +18,10 @@ type Held struct {
 	workDone chan struct{} // closed when the work has returned
 	loopDone chan struct{} // closed when heartbeatLoop has returned
 	renewNow chan struct{} // requests a renewal at once
+	requests chan struct{} // reports that a successor requests the lease
 	pending  chan renewal  // the renewal in flight when heartbeatLoop returned, if any; read after loopDone
+	// background has the goroutines of a handoff. Their context ends when heartbeatLoop returns.
+	background sync.WaitGroup
 
 	mu       sync.Mutex
 	lease    runstore.Lease
@@ -29,12 +32,13 @@ type Held struct {
 	next     *checkpoint // the checkpoint that no renewal has carried yet
 	sending  *checkpoint // the checkpoint of the renewal in flight, or of unknown outcome
 	bare     bool        // the store refused a checkpoint, and no renewal has succeeded since
+	handing  handing
 }
 
 func (k *Keeper) newHeld(granted Granted) *Held {
 	h := &Held{
 		keeper: k, lease: granted.Lease,
-		workDone: make(chan struct{}), loopDone: make(chan struct{}), renewNow: make(chan struct{}, 1),
+		workDone: make(chan struct{}), loopDone: make(chan struct{}), renewNow: make(chan struct{}, 1), requests: make(chan struct{}, 1),
 	}
 	if !granted.Sent.IsZero() && !granted.Sent.After(time.Now()) {
 		// Round(0) strips the monotonic reading and leaves the wall clock.
@@ -57,7 +61,7 @@ func (h *Held) Fence() runstore.Fence { return h.Lease().Fence() }
 // Trusted reports whether the holder may still rely on its lease, and until when, on the monotonic
 // clock. It reads the clocks at each call, so a process that was stopped gets the right answer even
 // before its timers have fired. False is final once the trusted time has passed or the lease is
-// lost.
+// lost; with Options.Grace, only once the lease is lost.
 //
 // If the wall clock has advanced further than the monotonic clock, by enough to end the trusted
 // time, then the machine was suspended or its wall clock was set. Trusted then returns false and
@@ -83,7 +87,8 @@ func (h *Held) Trusted() (until time.Time, ok bool) {
 
 // ReleaseWith sets the writes to apply with the release, in one atomic step, once the work has
 // returned with or without an error: for example the last event and the run's status. They replace
-// the writes of an earlier call. They are not applied if the lease was lost or the work panics.
+// the writes of an earlier call. They are not applied if the lease was lost, if the work panics, or if
+// the lease was handed off while the work ran.
 //
 // Use ReleaseWith to end the run. If the work committed a batch of its own that releases the lease,
 // the next heartbeat would find the lease gone and report it as lost.
@@ -124,7 +129,8 @@ func (h *Held) ensureTrusted(ctx context.Context) error {
 // finish stops the heartbeats, releases the lease and combines the errors of the work, the loss and
 // the release.
 func (h *Held) finish(ctx context.Context, err error) error {
-	deadline := time.Now().Add(h.keeper.opts.ReleaseTimeout)
+	returned := time.Now()
+	deadline := returned.Add(h.keeper.opts.ReleaseTimeout)
 	h.mu.Lock()
 	h.finished = true
 	h.mu.Unlock()
@@ -133,12 +139,28 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	<-h.loopDone
 
 	h.mu.Lock()
-	lost, final := h.lost, h.final
+	lost, final, requested := h.lost, h.final, !h.handing.found.IsZero()
 	h.mu.Unlock()
-	if reason := h.refusalOf(err); lost == nil && reason != nil {
+	var handed *HandedOffError
+	var notHanded error
+	if lost == nil && requested {
+		var applied bool
+		if handed, applied, notHanded = h.handOff(ctx, returned, final); applied {
+			final = runstore.Writes{}
+		}
+	}
+	// The work may have met the refusal of a fence that it had handed off.
+	if reason := h.refusalOf(err); lost == nil && handed == nil && reason != nil {
 		lost = h.lostError(reason)
 	}
 	switch {
+	case handed != nil:
+	case lost == nil && notHanded != nil:
+		if h.lostBy(notHanded) {
+			lost = h.lostError(notHanded)
+		} else {
+			err = join(err, h.releaseError(notHanded))
+		}
 	case lost == nil:
 		if released := h.release(ctx, final); leaseGone(released) {
 			lost = h.lostError(released)
@@ -148,27 +170,48 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	case errors.Is(lost, ErrExpired):
 		_ = h.release(ctx, runstore.Writes{}) // report the loss, not the failed release
 	}
-	if h.pending != nil {
-		// The renewal's context has ended. Wait for it, within the release timeout, so that a
-		// caller that closes the store next finds nothing in flight.
-		timer := time.NewTimer(time.Until(deadline))
-		defer timer.Stop()
-		select {
-		case r := <-h.pending:
-			if r.err == nil {
-				h.reportCheckpoint(r.carried, nil)
-			}
-		case <-timer.C:
-		}
-	}
+	h.awaitPending(deadline)
 	h.endCheckpoints(lost)
 	switch {
+	case handed != nil && (h.refusalOf(err) != nil || isHandoff(err) || errors.Is(err, context.Canceled)):
+		return handed
+	case handed != nil:
+		return join(handed, err)
 	case lost == nil || errors.Is(err, lost):
 		return err
 	case errors.Is(err, context.Canceled) || err != nil && errors.Is(lost, err):
 		return lost
 	default:
 		return join(lost, err)
+	}
+}
+
+// awaitPending waits, until the deadline, for the requests in flight, so that a caller that closes the
+// store next finds none. Their contexts have ended.
+func (h *Held) awaitPending(deadline time.Time) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	if h.pending != nil {
+		select {
+		case r := <-h.pending:
+			if r.err == nil {
+				h.reportCheckpoint(r.carried, nil)
+			}
+		case <-timer.C:
+			return
+		}
+	}
+	if h.keeper.opts.Handoff == NoHandoff {
+		return
+	}
+	ended := make(chan struct{})
+	go func() {
+		h.background.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-timer.C:
 	}
 }
 
@@ -224,6 +267,11 @@ func (h *Held) release(ctx context.Context, writes runstore.Writes) error {
 	case unknown.Load() && runstore.OutcomeOf(err) != runstore.Unknown:
 		err = &runstore.OpError{Op: "release lease", Run: l.Run, Err: runstore.ErrUnknownOutcome, Cause: err}
 	}
+	return h.releaseError(err)
+}
+
+func (h *Held) releaseError(err error) error {
+	l := h.Lease()
 	return &ReleaseError{Run: l.Run, Token: l.Token, Err: err}
 }
 

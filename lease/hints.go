@@ -7,11 +7,12 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// hints is the subscription of one Keeper.Acquire to the store's wake-ups for the run. A wake-up
-// means that the lease may be free.
+// hints is a subscription to the store's wake-ups for a run. A wake-up after a release means that
+// the lease may be free.
 type hints struct {
 	keeper *Keeper
 	run    runstore.RunID
+	on     runstore.WakeOn
 	asked  bool
 	cancel context.CancelFunc
 	ch     <-chan struct{} // nil if the store sends no wake-ups
@@ -26,7 +27,7 @@ func (h *hints) begin(ctx context.Context) bool {
 	}
 	h.asked = true
 	bound, cancel := context.WithCancel(ctx)
-	ch, err := notifier.RunWakeups(bound, h.run, runstore.OnRelease)
+	ch, err := notifier.RunWakeups(bound, h.run, h.on)
 	if err != nil {
 		cancel()
 		return false

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -27,13 +28,23 @@ type Keeper struct {
 }
 
 // New returns a keeper on store; nil Options mean the defaults. Its error lists every invalid
-// option and matches runstore.ErrInvalid.
+// option and matches runstore.ErrInvalid; it matches runstore.ErrUnsupported for a Handoff on a store
+// without the methods that [Keeper.RequestHandoff] names, and for a Grace on one without GetRun.
 func New(store Store, opts *Options) (*Keeper, error) {
 	resolved, err := opts.resolve()
 	if err != nil {
 		return nil, err
 	}
-	return &Keeper{store: store, opts: resolved, wall: time.Now}, nil
+	k := &Keeper{store: store, opts: resolved, wall: time.Now}
+	if resolved.Handoff != NoHandoff {
+		if _, err := k.handoffStore(); err != nil {
+			return nil, err
+		}
+	}
+	if _, ok := runstore.As[headReader](store); resolved.Grace > 0 && !ok {
+		return nil, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "grace", Problem: fmt.Sprintf("%T has no method GetRun", store)}
+	}
+	return k, nil
 }
 
 // Granted is a lease with the time from which its holder counts its trust.
@@ -42,6 +53,8 @@ type Granted struct {
 	// Sent is this process's time.Now() just before it sent the request that won the lease. If Sent
 	// is zero, the keeper renews the lease before the work starts.
 	Sent time.Time
+
+	replayed bool // an earlier copy of the request made the grant
 }
 
 // Work is the function that runs under a lease. It must return soon after ctx has ended;
@@ -103,4 +116,15 @@ func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
 	err := work(ctx, h)
 	returned = true
 	return h.finish(ctx, err)
+}
+
+// LeaseVector describes a lease that a [Keeper] holds, as far as it differs from its engine's.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "the lease of a run",
+		Payload:     "the engine's",
+		Enforcement: "by the store, at each write with Held.Fence; the work ends before the expiry",
+		Token:       "the run's",
+		Handoff:     "gap or overlap, as Options.Handoff says; else release and acquire",
+	}
 }

@@ -39,6 +39,27 @@ type Options struct {
 	// MinBackoff and MaxBackoff bound the pauses between the requests of a waiting contender.
 	// Defaults 1 s and 10 s.
 	MinBackoff, MaxBackoff time.Duration
+	// Handoff is how [Keeper.Hold] answers a successor that requests the lease
+	// ([Keeper.RequestHandoff]). Default NoHandoff. Otherwise the keeper looks for a request at
+	// least once in each Heartbeat, and soon after writes to the run where the store announces them
+	// (runstore.RunNotifier); each look is one read.
+	Handoff HandoffMode
+	// DrainTimeout bounds how long a Gap handoff waits for the work: after that the lease is handed
+	// off while the work runs, as in Overlap. Default TTL.
+	DrainTimeout time.Duration
+	// Grace lets leases survive an outage of the store. Default 0, none.
+	//
+	// A holder whose renewals fail because the store cannot be reached goes on for Grace after its
+	// trusted time: [Held.Trusted] is false, its heartbeats go on, and a renewal that succeeds makes
+	// the lease trusted again. Its work may then run while another holder's does, whose contender
+	// has no Grace or began after the outage; the store refuses its writes from that grant on. A
+	// strict lease still ends at its expiry.
+	//
+	// A contender that could not reach the store for a quarter of the TTL leaves an expired lease to its
+	// holder at first: for Grace or the TTL, the shorter of both, and up to half more, from the first
+	// answer. It acquires a lease at once that is free, or that the holder has renewed and let
+	// expire since.
+	Grace time.Duration
 }
 
 // resolve returns the options with their defaults filled in. Its error lists every invalid field.
@@ -52,6 +73,7 @@ func (o *Options) resolve() (Options, error) {
 	setDefault(&r.Margin, r.TTL/10)
 	setDefault(&r.RequestTimeout, r.Heartbeat/2)
 	setDefault(&r.ReleaseTimeout, DefaultReleaseTimeout)
+	setDefault(&r.DrainTimeout, r.TTL)
 	setDefault(&r.MinBackoff, min(DefaultMinBackoff, orMax(r.MaxBackoff)))
 	setDefault(&r.MaxBackoff, max(DefaultMaxBackoff, r.MinBackoff))
 
@@ -70,15 +92,17 @@ func (o *Options) resolve() (Options, error) {
 		value time.Duration
 	}{
 		{"heartbeat", r.Heartbeat}, {"margin", r.Margin}, {"request timeout", r.RequestTimeout},
-		{"release timeout", r.ReleaseTimeout}, {"min backoff", r.MinBackoff}, {"max backoff", r.MaxBackoff},
+		{"release timeout", r.ReleaseTimeout}, {"drain timeout", r.DrainTimeout}, {"min backoff", r.MinBackoff}, {"max backoff", r.MaxBackoff},
 	} {
 		refuse(d.value <= 0, d.field, "%v is not positive", d.value)
 	}
+	refuse(r.Grace < 0, "grace", "%v is negative", r.Grace)
 	refuse(r.Margin >= r.TTL, "margin", "%v leaves nothing of a TTL of %v", r.Margin, r.TTL)
 	refuse(r.Heartbeat+r.RequestTimeout >= r.TTL-r.Margin, "heartbeat",
 		"a renewal that starts after %v and may take %v does not fit into the trusted time of %v (TTL less margin)",
 		r.Heartbeat, r.RequestTimeout, r.TTL-r.Margin)
 	refuse(r.MaxBackoff < r.MinBackoff, "max backoff", "%v is less than the minimum, %v", r.MaxBackoff, r.MinBackoff)
+	refuse(r.Handoff < NoHandoff || r.Handoff > Overlap, "handoff", "%d is none of NoHandoff, Gap and Overlap", int(r.Handoff))
 	return r, errors.Join(faults...)
 }
 

@@ -175,3 +175,30 @@ type Description struct {
 	// Tier is "embedded", "local", "emulator", "container" or "service".
 	Tier string
 }
+
+// LeaseVector describes how leases are kept, in the terms by which lease systems are compared: of an
+// engine, or of a kind of lease that is built on runs.
+type LeaseVector struct {
+	// Substrate is what is compared and swapped, and by which clock an expiry is judged.
+	Substrate string `json:"substrate"`
+	// Payload is what is stored with the lease.
+	Payload string `json:"payload"`
+	// Enforcement is where and when a stale token is refused.
+	Enforcement string `json:"enforcement"`
+	// Token is what the fencing token is and how it is made.
+	Token string `json:"token"`
+	// Handoff is how the lease passes to another holder.
+	Handoff string `json:"handoff"`
+}
+
+// EngineLeases returns the vector of an engine. The contract fixes everything but the substrate and
+// the place of the check.
+func EngineLeases(substrate, enforcement string) LeaseVector {
+	return LeaseVector{
+		Substrate:   substrate,
+		Payload:     "owner, reactor, grant id, TTL, expiry, strict, stall bound; how the former grant ended",
+		Enforcement: enforcement,
+		Token:       "64-bit integer, epoch and counter, one more than the run's last; made in the step of the grant",
+		Handoff:     "a grant for the successor's id under the holder's fence, in one step",
+	}
+}

@@ -28,6 +28,7 @@ var (
 type suiteFlags struct {
 	store, engine, format, run string
 	all, full, gallery, list   bool
+	vectors                    bool
 
 	// Flags of the protocol's suite.
 	protocol               bool
@@ -37,7 +38,7 @@ type suiteFlags struct {
 func newConformanceCommand() *cobra.Command {
 	var given suiteFlags
 	cmd := &cobra.Command{
-		Use:   "conformance (--all | --engine NAME | --store URL | --gallery | --list | --protocol ADDRESS)",
+		Use:   "conformance (--all | --engine NAME | --store URL | --gallery | --list | --vectors | --protocol ADDRESS)",
 		Short: "Prove that a store keeps the contract, or a server the protocol",
 		Long: `Run the conformance suite against a store and report every case by the guarantee
 that it proves: passed, failed, or not applicable with the reason. The exit
@@ -90,7 +91,11 @@ case that catches each.
 
 --list runs nothing. It prints every case by the guarantee that it proves: what
 happens, what must hold, which bug the case catches, and what the case needs. --run
-chooses cases, --format json is for programs, and --protocol lists those of the protocol.`,
+chooses cases, --format json is for programs, and --protocol lists those of the protocol.
+
+--vectors runs nothing. It prints how each engine and each kind of lease keeps its leases:
+substrate, payload, enforcement, token and handoff; and the mutation targets, which are
+generated from the contract's interface: a case presents a stale token to each of them.`,
 		Example: `  tapestore conformance --all
   tapestore conformance --all --format html > conformance.html
   tapestore conformance --engine postgres
@@ -107,6 +112,9 @@ chooses cases, --format json is for programs, and --protocol lists those of the 
 			}
 			if given.list {
 				return listCases(cmd, given)
+			}
+			if given.vectors {
+				return showVectors(cmd, given)
 			}
 			conformance.RunChild() // before creating anything that a child would leave behind
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
@@ -141,6 +149,7 @@ chooses cases, --format json is for programs, and --protocol lists those of the 
 	f.StringVar(&given.probes, "probes", "", "with --protocol ADDRESS: URL of the server's HTTP probes, such as http://localhost:7879")
 	f.StringVar(&given.fence, "fence", tape.FencePresented.String(), "with --protocol: mode of this program's own server: presented, required or connection")
 	f.BoolVar(&given.list, "list", false, "print what each case is about, and run none")
+	f.BoolVar(&given.vectors, "vectors", false, "print how each engine and each kind of lease keeps leases, and run no case")
 	f.BoolVar(&given.gallery, "gallery", false, "show that the suite catches stores that are broken on purpose")
 	return cmd
 }

@@ -50,7 +50,7 @@ type Status struct {
 	Since time.Time
 	// Terms counts the terms of this replica, and Lost those that ended by a loss.
 	Terms, Lost int64
-	// Err is the last loss of the lease, the last error of a term that ended by StepDown, or the
+	// Err is the last loss of the lease, the last error of a term that ended by StepDown or a handoff, or the
 	// error with which Run returned before its context had ended; nil if there was none.
 	Err error
 }
@@ -96,7 +96,8 @@ func (c *Coordinator) Status() Status {
 // While this replica is active, work runs under the lease. Work must return soon after its context
 // has ended; it gets the lease's fence from held.
 //
-//   - After a loss of the lease Run continues as a standby, and work runs again in a later term.
+//   - After a loss or a handoff of the lease Run continues as a standby, and work runs again in a
+//     later term.
 //   - If work returns although its context has not ended, Run releases the lease and returns the
 //     work's error: a singleton that is done, or that failed, is not repeated.
 //   - When ctx ends, Run waits for work, releases the lease and returns the context's cause.
@@ -134,7 +135,7 @@ func (c *Coordinator) Run(ctx context.Context, work lease.Work) (err error) {
 			return err
 		case termSteppedDown:
 			c.enter(Standby, func(s *Status) {
-				if err != nil && !errors.Is(err, ErrSteppedDown) && !errors.Is(err, context.Canceled) {
+				if _, handedOff := err.(*lease.HandedOffError); err != nil && !handedOff && !errors.Is(err, ErrSteppedDown) && !errors.Is(err, context.Canceled) {
 					s.Err = err
 				}
 			})
@@ -162,8 +163,12 @@ func (c *Coordinator) StepDown() bool {
 
 // acquire waits for the lease. It creates the run if there is none, also after a purge.
 func (c *Coordinator) acquire(ctx context.Context) (lease.Granted, error) {
+	acquire := c.keeper.Acquire
+	if c.opts.RequestHandoff && c.Status().Terms == 0 {
+		acquire = c.keeper.RequestHandoff
+	}
 	for backoff := c.opts.AcquireInterval / 5; ; backoff = min(2*backoff, c.opts.AcquireInterval) {
-		granted, err := c.keeper.Acquire(ctx, runstore.AcquireRequest{
+		granted, err := acquire(ctx, runstore.AcquireRequest{
 			Run:       c.name,
 			LeaseSpec: runstore.LeaseSpec{Owner: c.opts.Replica, Reactor: c.opts.Reactor, MaxStall: c.opts.MaxStall},
 		})
@@ -194,7 +199,7 @@ const (
 	termLost        termEnd = iota // the lease was lost
 	termDone                       // the work returned although its context had not ended
 	termStopped                    // the context of Run ended
-	termSteppedDown                // StepDown was called
+	termSteppedDown                // StepDown was called, or the lease was handed off
 )
 
 // term runs the work of one term, and returns how the term ended.
@@ -279,5 +284,16 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return false
 	case <-timer.C:
 		return true
+	}
+}
+
+// LeaseVector describes the lease of an active replica.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "the lease of one unlisted run for each name",
+		Payload:     "the engine's; the owner is the replica",
+		Enforcement: "by the store, at each write with Held.Fence",
+		Token:       "the run's: one for each term",
+		Handoff:     "release and acquire; gap or overlap if Options.Handoff says so",
 	}
 }

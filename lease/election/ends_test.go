@@ -120,3 +120,34 @@ func TestStepDownIsNoError(t *testing.T) {
 		}
 	})
 }
+
+// A replica that requests the lease takes over within a second; the former active one is a standby,
+// without a loss or an error, and does not request the lease back.
+func TestHandoff(t *testing.T) {
+	for _, mode := range []lease.HandoffMode{lease.Gap, lease.Overlap} {
+		t.Run(mode.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memory.New(nil).Open()
+				old := start(t, store, 2, election.Options{Handoff: mode})
+				time.Sleep(time.Minute)
+				was := old[active(t, old)]
+				next := start(t, store, 1, election.Options{Handoff: mode, RequestHandoff: true})
+				time.Sleep(time.Second)
+				if s := next[0].Status(); s.State != election.Active || s.Token != 2 {
+					t.Errorf("the successor's status is %+v, want active under token 2", s)
+				}
+				if s := was.Status(); s.State != election.Standby || s.Lost != 0 || s.Err != nil {
+					t.Errorf("the former status is %+v, want a standby without an error", s)
+				}
+				run, err := store.GetRun(t.Context(), "scheduler")
+				if err != nil || run.Holder.Former != runstore.EndHandedOff {
+					t.Errorf("the former grant was %v, %v; want handed off", run.Holder.Former, err)
+				}
+				time.Sleep(time.Hour)
+				if s := next[0].Status(); s.State != election.Active || s.Terms != 1 {
+					t.Errorf("the successor's status is %+v after an hour, want its first term", s)
+				}
+			})
+		})
+	}
+}

@@ -36,6 +36,12 @@ type Options struct {
 	MaxStall time.Duration
 	// ReleaseTimeout bounds the release, retries included. Default 5 s.
 	ReleaseTimeout time.Duration
+	// Handoff is how the active replica answers one that requests its lease: see lease.HandoffMode.
+	// Default lease.NoHandoff. It is a standby then, as after [Coordinator.StepDown].
+	Handoff lease.HandoffMode
+	// RequestHandoff makes this replica request the lease from the active one until it has had its
+	// first term: for a new version that is to replace the active one without an idle time.
+	RequestHandoff bool
 	// OnChange is called after each change of [Status], in order, on the goroutine of Run. It must
 	// not block. Nil means no calls.
 	OnChange func(Status)
@@ -62,7 +68,7 @@ func (o *Options) resolve() (Options, *lease.Options, error) {
 		r.AcquireInterval = DefaultAcquireInterval
 	}
 	return r, &lease.Options{
-		TTL: r.TTL, ReleaseTimeout: r.ReleaseTimeout,
+		TTL: r.TTL, ReleaseTimeout: r.ReleaseTimeout, Handoff: r.Handoff,
 		// The first pause is a fifth of the longest: a standby that just missed a release looks soon.
 		MinBackoff: max(r.AcquireInterval/5, 1), MaxBackoff: r.AcquireInterval,
 	}, err

@@ -95,3 +95,27 @@ func TestLongPauses(t *testing.T) {
 		}
 	})
 }
+
+// A run that a worker hands off is neither lost nor failed, and the worker leaves it to the successor.
+func TestHandedOffRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		create(t, store, "run", nil)
+		w := worker(t, store, "worker", takeover.Options{Lease: &lease.Options{Handoff: lease.Gap}})
+		stop := run(t, finish(time.Hour, func(runstore.RunID) {}), w)
+		time.Sleep(time.Minute)
+		keeper, err := lease.New(store, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		granted, err := keeper.RequestHandoff(t.Context(), runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "person"}})
+		if err != nil || granted.Lease.Token != 2 {
+			t.Fatalf("got %+v, %v; want token 2", granted.Lease, err)
+		}
+		time.Sleep(time.Minute / 4)
+		if s := w.Status(); s.InFlight != 0 || s.Lost != 0 || s.Failed != 0 || s.Attempts != 1 {
+			t.Errorf("the worker's status is %+v, want one attempt, and no loss", s)
+		}
+		stop()
+	})
+}

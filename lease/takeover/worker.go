@@ -37,6 +37,7 @@ type Worker struct {
 	opts   Options
 	keeper *lease.Keeper
 	slots  chan struct{} // holds a value for each piece of work in flight
+	outage lease.Outage  // only the goroutine of Run uses it
 
 	mu       sync.Mutex
 	status   Status
@@ -124,7 +125,9 @@ func (w *Worker) round(ctx context.Context, inFlight *sync.WaitGroup, work Work)
 	query := runstore.IndexQuery{Index: w.opts.Index, Limit: pageSize, Heads: true}
 	seen := map[runstore.RunID]bool{}
 	for {
+		sent := time.Now()
 		page, err := w.store.ScanIndex(ctx, query)
+		w.outage.Observe(w.keeper, sent, err)
 		if err != nil || len(page) == 0 {
 			return claimed, err
 		}
@@ -175,6 +178,9 @@ func (w *Worker) candidates(page []runstore.IndexEntry, seen map[runstore.RunID]
 	for _, e := range page {
 		if seen[e.Run] || w.isExcluded(e.Run) || w.opts.Want != nil && !w.opts.Want(e.Head) {
 			continue
+		}
+		if e.Head.Holder.Token != 0 && w.outage.InGrace() {
+			continue // its holder may renew it still
 		}
 		seen[e.Run] = true // an index of records may have many entries of one run
 		heads = append(heads, e.Head)
@@ -234,6 +240,10 @@ func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 	case err == nil:
 		w.include(id)
 		return
+	case errors.Is(err, lease.ErrHandedOff):
+		w.exclude(id, true) // the successor drives it
+		w.opts.Logger.Info("takeover: handed off a run", "run", id, "token", granted.Lease.Token, "result", err)
+		return
 	case ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err())):
 		return // the work was ended with the worker
 	case lost:
@@ -277,3 +287,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // jitter returns a random duration between d/2 and d.
 func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
+
+// LeaseVector describes the lease of a worker on a run.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "the lease of each run that is driven, claimed only at the token that the scan found",
+		Payload:     "the engine's; the owner is the worker",
+		Enforcement: "by the store, at each write with Held.Fence",
+		Token:       "the run's",
+		Handoff:     "takeover after the expiry, and steps over two runs are completed first",
+	}
+}

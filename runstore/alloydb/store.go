@@ -119,3 +119,10 @@ func (s *ReadPoolStore) Close() error {
 	s.pool.close()
 	return s.Store.Close()
 }
+
+// LeaseVector describes how the engine keeps leases.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.EngineLeases(
+		"the run's row, locked by the writing statement; clock_timestamp() of the primary",
+		"in the one statement of each write; in a caller's transaction by FenceTx")
+}

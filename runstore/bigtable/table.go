@@ -152,3 +152,10 @@ func (s *Store) Describe(context.Context) (runstore.Description, error) {
 	}
 	return d, nil
 }
+
+// LeaseVector describes how the engine keeps leases.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.EngineLeases(
+		"the head cell of the run's row; timestamps that Bigtable assigns to cells",
+		"in the predicate of the one conditional mutation of each write")
+}

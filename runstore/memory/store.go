@@ -203,3 +203,10 @@ func (s *Store) lock(ctx context.Context) error {
 		s.mu.Unlock()
 	}
 }
+
+// LeaseVector describes how the engine keeps leases.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.EngineLeases(
+		"a struct under a mutex; the process clock or a simulated one",
+		"in the critical section of each write")
+}

@@ -201,3 +201,10 @@ func (e *engine) describe(ctx context.Context) (d runstore.Description, err erro
 	})
 	return d, err
 }
+
+// LeaseVector describes how the engine keeps leases.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.EngineLeases(
+		"the run's row, locked by the writing statement; clock_timestamp() of the server",
+		"in the one statement of each write; in a caller's transaction by FenceTx")
+}

@@ -231,3 +231,10 @@ func (s *Store) Describe(context.Context) (runstore.Description, error) {
 	}
 	return d, nil
 }
+
+// LeaseVector describes how the engine keeps leases.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.EngineLeases(
+		"the run's row, in a read-write transaction; CURRENT_TIMESTAMP() and commit timestamps",
+		"in the transaction of each write; in a caller's transaction by FenceTx")
+}

@@ -340,3 +340,10 @@ func (s *Store) StrictAtCommit() bool { return true }
 func (s *Store) Describe(context.Context) (runstore.Description, error) {
 	return runstore.Description{Engine: "sqlite", Version: s.engine.version, Tier: "embedded"}, nil
 }
+
+// LeaseVector describes how the engine keeps leases.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.EngineLeases(
+		"the run's row, in a write transaction of the file; the host clock",
+		"in the transaction of each write; in a caller's transaction by FenceTx")
+}

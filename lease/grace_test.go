@@ -1,0 +1,236 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/lease/takeover"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// outage is a store that nobody reaches while it is down.
+type outage struct {
+	runstore.RunStore
+	down atomic.Bool
+}
+
+func (o *outage) err() error {
+	if o.down.Load() {
+		return unavailable()
+	}
+	return nil
+}
+
+func (o *outage) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+	if err := o.err(); err != nil {
+		return runstore.Run{}, err
+	}
+	return o.RunStore.GetRun(ctx, id)
+}
+
+func (o *outage) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	if err := o.err(); err != nil {
+		return nil, err
+	}
+	return o.RunStore.ScanIndex(ctx, q)
+}
+
+func (o *outage) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	if err := o.err(); err != nil {
+		return runstore.Granted{}, err
+	}
+	return o.RunStore.AcquireLease(ctx, req)
+}
+
+func (o *outage) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	if err := o.err(); err != nil {
+		return runstore.Renewed{}, err
+	}
+	return o.RunStore.RenewLease(ctx, req)
+}
+
+func (o *outage) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (runstore.Committed, error) {
+	if err := o.err(); err != nil {
+		return runstore.Committed{}, err
+	}
+	return o.RunStore.ReleaseLease(ctx, req)
+}
+
+// TestOutageOfTwoTTLs takes the store away for two TTLs while 200 leases are held and contenders of
+// both kinds wait. No lease changes hands that its holder renews; those of dead holders do.
+func TestOutageOfTwoTTLs(t *testing.T) {
+	for seed := range 5 {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, outageOfTwoTTLs) })
+	}
+}
+
+func outageOfTwoTTLs(t *testing.T) {
+	const leases, dead = 200, 10
+	store := &outage{RunStore: memory.New(nil).Open()}
+	opts := &lease.Options{Grace: 5 * time.Minute}
+	keeper, err := lease.New(store, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	var untrusted atomic.Int64
+	id := func(i int) runstore.RunID { return runstore.RunID(fmt.Sprint("run ", i)) }
+	for i := range leases {
+		created, err := store.CreateRun(t.Context(), runstore.RunSpec{
+			ID: id(i), Runnable: runstore.After(0), Lease: &runstore.LeaseSpec{Owner: "holder", TTL: lease.DefaultTTL},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i < dead {
+			continue // its holder is dead
+		}
+		all.Go(func() {
+			err := keeper.Hold(ctx, lease.Granted{Lease: created.Lease, Sent: time.Now()}, func(ctx context.Context, held *lease.Held) error {
+				for pause(ctx, time.Second) {
+					if _, ok := held.Trusted(); !ok {
+						untrusted.Add(1)
+					}
+				}
+				if _, ok := held.Trusted(); !ok {
+					t.Errorf("the lease of %q is not trusted long after the outage", held.Lease().Run)
+				}
+				return context.Cause(ctx)
+			})
+			if errors.Is(err, lease.ErrLost) {
+				t.Errorf("a holder ended with %v", err)
+			}
+		})
+	}
+	worker, err := takeover.New(store, "worker", &takeover.Options{MaxInFlight: leases, Lease: opts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all.Go(func() {
+		_ = worker.Run(ctx, func(ctx context.Context, held *lease.Held, run runstore.Run) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	})
+	for i := range leases {
+		if i%2 == 0 {
+			all.Go(func() {
+				req := runstore.AcquireRequest{Run: id(i), LeaseSpec: runstore.LeaseSpec{Owner: "contender"}}
+				if granted, err := keeper.Acquire(ctx, req); err == nil {
+					_ = keeper.Hold(ctx, granted, wait(time.Hour))
+				}
+			})
+		}
+	}
+	elapse(5 * time.Second)
+	store.down.Store(true)
+	elapse(2 * lease.DefaultTTL)
+	store.down.Store(false)
+	elapse(5 * time.Minute)
+	for i := range leases {
+		run, err := store.GetRun(t.Context(), id(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := i < dead; (run.Token > 1) != want || !run.Live(time.Now()) {
+			t.Errorf("run %d is held by %q under token %v, live %v; want a successor only for a dead holder",
+				i, run.Holder.Owner, run.Token, run.Live(time.Now()))
+		}
+	}
+	if untrusted.Load() == 0 {
+		t.Error("no holder noticed the outage")
+	}
+	stop()
+	all.Wait()
+}
+
+// pause waits for d. It reports false if ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// A holder without a store ends at the end of its grace.
+func TestGraceEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			return runstore.Renewed{}, unavailable()
+		}
+		err := f.keeper(&lease.Options{Grace: time.Minute}).Do(t.Context(), request(), wait(time.Hour))
+		if took := time.Since(f.began); !errors.Is(err, lease.ErrExpired) || took != 27*time.Second+time.Minute {
+			t.Errorf("the work ended after %v with %v, want 1m27s and ErrExpired", took, err)
+		}
+	})
+}
+
+// A holder that the store fences in its grace ends at once.
+func TestGraceEndsWithATakeover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.renew = func(_ context.Context, _ int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+			if time.Since(f.began) < 40*time.Second {
+				return runstore.Renewed{}, unavailable()
+			}
+			return next()
+		}
+		go func() {
+			elapse(35 * time.Second)
+			f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: time.Minute})
+		}()
+		err := f.keeper(&lease.Options{Grace: time.Hour}).Do(t.Context(), request(), wait(time.Hour))
+		if took := time.Since(f.began); !errors.Is(err, runstore.ErrFenced) || took > 51*time.Second {
+			t.Errorf("the work ended after %v with %v, want ErrFenced with the first renewal that is answered", took, err)
+		}
+	})
+}
+
+// After an outage a contender waits only for leases that somebody may renew.
+func TestContenderAfterAnOutage(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(f *fixture)
+		least   time.Duration
+		most    time.Duration
+	}{
+		"free lease":         {func(f *fixture) {}, 60 * time.Second, 72 * time.Second},
+		"own former process": {func(f *fixture) { f.grant(agent) }, 60 * time.Second, 72 * time.Second},
+		"dead holder": {func(f *fixture) { f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: 30 * time.Second}) },
+			90 * time.Second, 125 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				test.prepare(f)
+				store := &outage{RunStore: f.shared.Open()}
+				store.down.Store(true)
+				keeper, err := lease.New(store, &lease.Options{Grace: time.Hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() {
+					elapse(time.Minute)
+					store.down.Store(false)
+				}()
+				if _, err := keeper.Acquire(t.Context(), request()); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(f.began); took < test.least || took > test.most {
+					t.Errorf("acquired after %v, want %v to %v", took, test.least, test.most)
+				}
+			})
+		})
+	}
+}
