@@ -16,7 +16,6 @@ import (
 // until ctx ends.
 type Capacity struct {
 	store runstore.RunStore
-	name  string
 	run   runstore.RunID
 	holds runstore.IndexName // of the holds, by their expiry
 	turn  chan struct{}      // held by a call that writes, so that the calls of one handle do not conflict
@@ -29,7 +28,7 @@ func NewCapacity(s runstore.RunStore, name string) (*Capacity, error) {
 		return nil, err
 	}
 	return &Capacity{
-		store: s, name: name, run: runstore.RunID("claim/capacity/" + name),
+		store: s, run: runstore.RunID("claim/capacity/" + name),
 		holds: runstore.IndexName("claim.hold/" + name), turn: make(chan struct{}, 1),
 	}, nil
 }

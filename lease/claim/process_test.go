@@ -40,7 +40,8 @@ const processTTL = 3 * time.Second
 // child holds one seat and claims two messages. It prints what it does, and waits for a line of its
 // standard input before each ack.
 func child(name runstore.Owner, url string) error {
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) // the test has ended long before
+	defer cancel()
 	store, err := runstore.Open(ctx, url)
 	if err != nil {
 		return err
@@ -67,6 +68,7 @@ func child(name runstore.Owner, url string) error {
 			fmt.Println("claimed", r.ID, r.Attempts)
 		}
 		mine = append(mine, more...)
+		time.Sleep(time.Millisecond)
 	}
 	orders := bufio.NewScanner(os.Stdin)
 	for _, r := range mine {
