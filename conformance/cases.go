@@ -8,6 +8,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/internal/cases"
 	"github.com/tapestore/tapestore/conformance/internal/claimcases"
 	"github.com/tapestore/tapestore/conformance/internal/crossruncases"
+	"github.com/tapestore/tapestore/conformance/internal/leasecases"
 )
 
 // Cases returns all cases, ordered by guarantee.
@@ -46,6 +47,7 @@ func Cases() []Case {
 		cases.Links(),           // I3, I5, I8, I10, I11
 		cases.Aborted(),         // I3, I8
 		cases.Servers(),         // I8, I11
+		leasecases.Cases(),      // I1, I3, I13
 	)
 	return ordered(all)
 }

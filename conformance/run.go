@@ -14,6 +14,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/harness"
 	"github.com/tapestore/tapestore/conformance/internal/cases"
 	"github.com/tapestore/tapestore/conformance/internal/kit"
+	"github.com/tapestore/tapestore/conformance/internal/leasecases"
 	"github.com/tapestore/tapestore/conformance/internal/panics"
 	"github.com/tapestore/tapestore/conformance/version"
 	"github.com/tapestore/tapestore/internal/wrap"
@@ -73,7 +74,7 @@ func runAndCheck(t T, c Case, e *Env) {
 // RunChild runs the task of a child process and then exits, if a crash case started this process as
 // its child; otherwise it returns at once. Run and Execute call it. A program that does other work
 // before calling them calls RunChild first.
-func RunChild() { kit.RunChild(cases.ChildRoles()) }
+func RunChild() { kit.RunChild(cases.ChildRoles(), leasecases.Roles()) }
 
 // RunCases runs the named cases, written guarantee/name, as subtests of t. A name that the suite
 // does not have fails t. RunCases serves a second way to reach an engine, where only some cases

@@ -26,6 +26,8 @@
 //   - When the work ends, by return, error, cancellation or panic, the lease is released on a
 //     context of its own, within a bound.
 //
+// [Break] is for operators: it takes a lease away from its holder.
+//
 // The margin covers what no clock shows: the drift between two machines within one TTL, and the
 // time that work needs to notice that its context has ended. Work that must not act untrusted calls
 // [Held.Trusted] right before it acts.

@@ -31,7 +31,7 @@ type Keeper struct {
 // option and matches runstore.ErrInvalid; it matches runstore.ErrUnsupported for a Handoff on a store
 // without the methods that [Keeper.RequestHandoff] names, and for a Grace on one without GetRun.
 func New(store Store, opts *Options) (*Keeper, error) {
-	resolved, err := opts.resolve()
+	resolved, err := opts.Resolve()
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -292,7 +293,23 @@ func TestOptionsTellAllFaults(t *testing.T) {
 			t.Errorf("%+v: %v", good, err)
 		}
 	}
-	if _, err := lease.New(nil, &lease.Options{TTL: 9 * time.Second, Heartbeat: 8 * time.Second}); !errors.Is(err, runstore.ErrInvalid) {
-		t.Errorf("a heartbeat too late for its TTL: got %v, want ErrInvalid", err)
+	for _, late := range []time.Duration{8 * time.Second, math.MaxInt64} {
+		if _, err := lease.New(nil, &lease.Options{TTL: 9 * time.Second, Heartbeat: late}); !errors.Is(err, runstore.ErrInvalid) {
+			t.Errorf("a heartbeat of %v, too late for its TTL: got %v, want ErrInvalid", late, err)
+		}
+	}
+}
+
+func TestResolve(t *testing.T) {
+	got, err := (*lease.Options)(nil).Resolve()
+	want := lease.Options{
+		TTL: 30 * time.Second, Heartbeat: 10 * time.Second, Margin: 3 * time.Second, RequestTimeout: 5 * time.Second,
+		ReleaseTimeout: 5 * time.Second, DrainTimeout: 30 * time.Second, MinBackoff: time.Second, MaxBackoff: 10 * time.Second,
+	}
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if again, err := got.Resolve(); err != nil || again != want {
+		t.Errorf("resolved twice %+v, %v, want no change", again, err)
 	}
 }

@@ -62,8 +62,9 @@ type Options struct {
 	Grace time.Duration
 }
 
-// resolve returns the options with their defaults filled in. Its error lists every invalid field.
-func (o *Options) resolve() (Options, error) {
+// Resolve returns the options with their defaults filled in; nil means all defaults. Its error joins
+// a *runstore.InputError for each invalid field. [New] returns that error, too.
+func (o *Options) Resolve() (Options, error) {
 	r := Options{}
 	if o != nil {
 		r = *o
@@ -98,7 +99,7 @@ func (o *Options) resolve() (Options, error) {
 	}
 	refuse(r.Grace < 0, "grace", "%v is negative", r.Grace)
 	refuse(r.Margin >= r.TTL, "margin", "%v leaves nothing of a TTL of %v", r.Margin, r.TTL)
-	refuse(r.Heartbeat+r.RequestTimeout >= r.TTL-r.Margin, "heartbeat",
+	refuse(r.RequestTimeout >= r.TTL-r.Margin-r.Heartbeat, "heartbeat",
 		"a renewal that starts after %v and may take %v does not fit into the trusted time of %v (TTL less margin)",
 		r.Heartbeat, r.RequestTimeout, r.TTL-r.Margin)
 	refuse(r.MaxBackoff < r.MinBackoff, "max backoff", "%v is less than the minimum, %v", r.MaxBackoff, r.MinBackoff)

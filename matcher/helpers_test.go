@@ -27,7 +27,7 @@ type world struct {
 	tape  *tape.Tape // of the client
 	runs  []runstore.RunID
 
-	listInterval time.Duration // the replicas'; 0 for the default
+	listInterval, heartbeat time.Duration // the replicas'; 0 for the default
 }
 
 func newWorld(t *testing.T) *world {
@@ -60,7 +60,7 @@ func (w *world) startOn(name string, handle runstore.RunStore) *replica {
 	logger := slog.New(slog.NewTextHandler(r.log, nil))
 	r.tail = tail.New(handle, &tail.Options{Logger: logger})
 	tp := tape.New(r.tail.Store(), &tape.Options{Logger: logger})
-	m, err := matcher.New(tp, r.tail, &matcher.Options{Owner: name, TTL: ttl, ListInterval: w.listInterval, Logger: logger})
+	m, err := matcher.New(tp, r.tail, &matcher.Options{Owner: name, TTL: ttl, Heartbeat: w.heartbeat, ListInterval: w.listInterval, Logger: logger})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -20,6 +20,8 @@ type Options struct {
 	// TTL is the TTL of the leases: the time for which the shards of a killed replica wait for
 	// another one. Default 10 s; at least 100 ms and at most runstore.MaxTTL.
 	TTL time.Duration
+	// Heartbeat is the longest time between two renewals of a lease (lease.Options). Default TTL/3.
+	Heartbeat time.Duration
 	// ListInterval is the time between two reads of the live reactions: the time for which a
 	// replica may use an outdated definition. Default 500 ms. Each read costs one request for each
 	// page of reactions. While no reaction is live, the interval is TTL (up to 10 s) if that is
@@ -66,7 +68,7 @@ func (o Options) idleInterval() time.Duration {
 }
 
 // keeper returns the options of the leases' keeper.
-func (o Options) keeper() *lease.Options { return &lease.Options{TTL: o.TTL} }
+func (o Options) keeper() *lease.Options { return &lease.Options{TTL: o.TTL, Heartbeat: o.Heartbeat} }
 
 // ownName returns a unique name for this replica.
 func ownName() string {

@@ -38,6 +38,30 @@ func TestTakeover(t *testing.T) {
 	})
 }
 
+// A replica renews the lease of each shard within Heartbeat.
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.heartbeat = time.Second
+		r := w.register(reaction("r", "a", 1))
+		var renewals atomic.Int64
+		m := w.start("one", func(ctx context.Context, op string, do func(context.Context) error) error {
+			if op == "renew" {
+				renewals.Add(1)
+			}
+			return do(ctx)
+		})
+		w.awaitHeld(r, "one", 1)
+		before := renewals.Load()
+		time.Sleep(ttl)
+		if n := renewals.Load() - before; n < 9 {
+			t.Errorf("%d renewals in %v, want at least 9", n, ttl)
+		}
+		m.stop()
+	})
+}
+
 // Replicas that start one after the other, within the time that shards wait for them, share the shards.
 func TestSpread(t *testing.T) {
 	t.Parallel()

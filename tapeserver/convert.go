@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
@@ -31,6 +32,15 @@ func durationOf(ms int64) time.Duration {
 		return math.MaxInt64
 	}
 	return time.Duration(max(ms, 0)) * time.Millisecond
+}
+
+// leaseTTL returns the TTL that a request of the reactor names, or else the one that Options.LeaseTTL
+// has for the reactor; 0 means the protocol's default.
+func (s *service) leaseTTL(ms int64, reactor string) time.Duration {
+	if ms > 0 {
+		return durationOf(ms)
+	}
+	return s.opts.LeaseTTL[runstore.Reactor(reactor)]
 }
 
 // limitOf returns a limit field; 0 means the method's default.

@@ -29,7 +29,7 @@ func (s *service) ClaimEffectDispatch(ctx context.Context, req *tapepb.ClaimEffe
 		return nil, statusOf(err)
 	}
 	e, acquired, found, err := s.tape.ClaimEffectDispatch(ctx, id, req.GetIdempotencyKey(), tape.ClaimRequest{
-		Claimer: req.GetClaimer(), TTL: durationOf(req.GetLeaseTtlMs()), Fence: fence,
+		Claimer: req.GetClaimer(), TTL: s.leaseTTL(req.GetLeaseTtlMs(), "outbox"), Fence: fence,
 	})
 	if err != nil {
 		return nil, statusOf(err)

@@ -55,7 +55,7 @@ func (s *service) ClaimObligation(ctx context.Context, req *tapepb.ClaimObligati
 	}
 	claim, err := s.tape.ClaimObligation(ctx, tape.ObligationClaimRequest{
 		Run: id, Seq: runstore.Seq(req.GetObligationSeq()), Claimer: req.GetClaimer(),
-		TTL: durationOf(req.GetLeaseTtlMs()), Fence: fence,
+		TTL: s.leaseTTL(req.GetLeaseTtlMs(), "compensation"), Fence: fence,
 	})
 	if err != nil {
 		return nil, statusOf(err)

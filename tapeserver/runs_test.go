@@ -10,7 +10,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
+	"github.com/tapestore/tapestore/tapeserver"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -52,6 +54,39 @@ func TestBeginRun(t *testing.T) { // 1, 2, 3, 11
 	}
 	if another := begin(t, c, "j"); another.GetRunId() == r.GetRunId() {
 		t.Errorf("another invocation has run %s too", r.GetRunId())
+	}
+}
+
+// A request without a TTL gets the one of its reactor, if the server has one; a TTL in the request
+// wins.
+func TestLeaseTTLOfReactors(t *testing.T) {
+	t.Parallel()
+	c, _ := start(t, memory.New(nil).Open(), &tapeserver.Options{LeaseTTL: map[runstore.Reactor]time.Duration{
+		"agent": 45 * time.Second, "recovery": 20 * time.Second, "outbox": 15 * time.Second, "compensation": 25 * time.Second,
+	}})
+	id := prepare(t, c).GetRunId()
+	for _, want := range []struct {
+		reactor string
+		ms, ttl int64
+	}{{"", 0, 45_000}, {"agent", -1, 45_000}, {"recovery", 0, 20_000}, {"other", 0, 120_000}, {"recovery", 3000, 3000}} {
+		req := beginRequest("i")
+		req.LeaseOwner, req.Reactor, req.LeaseTtlMs = "a", want.reactor, want.ms
+		begun, err := c.BeginRun(t.Context(), req)
+		if err != nil || begun.GetGrant().GetTtlMs() != want.ttl {
+			t.Errorf("BeginRun as %q with %d ms = %v, %v, want a TTL of %d ms", want.reactor, want.ms, begun, err, want.ttl)
+		}
+		resumed, err := c.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "b", Reactor: want.reactor, LeaseTtlMs: want.ms})
+		if err != nil || resumed.GetGrant().GetTtlMs() != want.ttl {
+			t.Errorf("ResumeRun as %q with %d ms = %v, %v, want a TTL of %d ms", want.reactor, want.ms, resumed, err, want.ttl)
+		}
+	}
+	dispatch, err := c.ClaimEffectDispatch(t.Context(), &tapepb.ClaimEffectDispatchRequest{RunId: id, IdempotencyKey: "outbox"})
+	if err != nil || !fromNow(dispatch.GetEffect().GetDispatchClaimExpiresAtMs(), 15*time.Second) {
+		t.Errorf("ClaimEffectDispatch = %v, %v, want 15 s", dispatch, err)
+	}
+	obligation, err := c.ClaimObligation(t.Context(), &tapepb.ClaimObligationRequest{RunId: id, ObligationSeq: preparedObligation})
+	if err != nil || !fromNow(obligation.GetObligation().GetClaimExpiresAtMs(), 25*time.Second) {
+		t.Errorf("ClaimObligation = %v, %v, want 25 s", obligation, err)
 	}
 }
 

@@ -42,6 +42,15 @@ type Options struct {
 	// the time for which the shards wait for another server if this one is killed. See
 	// matcher.Options.
 	MatcherTTL time.Duration
+	// MatcherHeartbeat is the longest time between two renewals of these leases. New panics if it
+	// does not fit the TTL (lease.Options).
+	MatcherHeartbeat time.Duration
+	// LeaseTTL is, by reactor, the TTL of a lease or claim whose request names none. BeginRun and
+	// ResumeRun use the one of the request's reactor ("agent" if it names none), ClaimEffectDispatch the
+	// one of "outbox", ClaimObligation the one of "compensation". Other TTLs that a request leaves
+	// out are 120 s for leases and 60 s for claims, as in Tape's protocol. Drivers that send no TTL
+	// must renew within the shortest of these.
+	LeaseTTL map[runstore.Reactor]time.Duration
 	// Logger receives problems that are not returned to a client; slog.Default by default.
 	Logger *slog.Logger
 }

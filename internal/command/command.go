@@ -4,6 +4,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -15,12 +16,17 @@ import (
 )
 
 // Main runs the command with the arguments of the process, and exits with status 1 if the command
-// fails.
+// fails, or with the status of an exitError.
 func Main() {
 	if err := newRoot().ExecuteContext(context.Background()); err != nil {
-		given := append(os.Args[1:len(os.Args):len(os.Args)], os.Getenv(storeVariable), os.Getenv("TAPE_DB"))
+		given := append(os.Args[1:len(os.Args):len(os.Args)], os.Getenv(storeVariable), os.Getenv(configVariable), os.Getenv("TAPE_DB"))
 		fmt.Fprintln(os.Stderr, "tapestore:", hideArguments(oneLine(err), given))
-		os.Exit(1)
+		status := 1
+		var exit *exitError
+		if errors.As(err, &exit) {
+			status = exit.status
+		}
+		os.Exit(status)
 	}
 }
 
@@ -31,7 +37,7 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServeCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newGCCommand(), newEmulatorsCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newConfigCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newGCCommand(), newLeaseCommand(), newAuditCommand(), newEmulatorsCommand(), newVersionCommand())
 	return root
 }
 

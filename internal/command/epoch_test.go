@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tapestore/tapestore/emulators"
-	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
-	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -33,24 +30,7 @@ func here(t *testing.T, input string, args ...string) (stdout, stderr string, er
 // every engine, and the list tells when and why.
 func TestEpochCommand(t *testing.T) {
 	t.Parallel()
-	for engine, url := range map[string]func(t *testing.T) string{
-		"memory":   func(*testing.T) string { return "memory:epoch-command" },
-		"sqlite":   func(t *testing.T) string { return "sqlite:" + filepath.Join(t.TempDir(), "tape.db") },
-		"postgres": newStoreURL,
-		"alloydb":  func(t *testing.T) string { return "alloydb" + strings.TrimPrefix(newStoreURL(t), "postgres") },
-		"bigtable": func(t *testing.T) string {
-			server, err := bigtableemulator.Start(t.Context(), nil)
-			emulators.Require(t, err)
-			t.Cleanup(func() { _ = server.Close() })
-			return "bigtable://project/instance/table?emulator=" + server.Address()
-		},
-		"spanner": func(t *testing.T) string {
-			server, err := spanneremulator.Start(t.Context(), nil)
-			emulators.Require(t, err)
-			t.Cleanup(func() { _ = server.Close() })
-			return "spanner://project/instance/database?emulator=" + server.Address()
-		},
-	} {
+	for engine, url := range engineURLs("epoch-command") {
 		t.Run(engine, func(t *testing.T) {
 			t.Parallel()
 			url := url(t)

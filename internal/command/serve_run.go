@@ -49,7 +49,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	// has nearly all of the time.
 	server := tapeserver.New(store, &tapeserver.Options{
 		Fence: cfg.fence, WaitForLease: cfg.waitForLease, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
-		NoMatcher: cfg.noMatcher, MatcherTTL: cfg.matcherLease,
+		NoMatcher: cfg.noMatcher, MatcherTTL: cfg.matcherLease, MatcherHeartbeat: cfg.matcherHeartbeat, LeaseTTL: cfg.leaseTTL,
 	})
 	shown, _ := runstore.ParseURL(cfg.store) // prints without secrets
 	started()

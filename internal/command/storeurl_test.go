@@ -2,6 +2,7 @@ package command
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -65,12 +66,16 @@ func TestNoPasswordIsPrinted(t *testing.T) {
 	const password = "Zq1s3cret9Kx"
 	for _, form := range mistyped {
 		given := strings.ReplaceAll(form, "§", password)
+		inFile := configFile(t, fmt.Sprintf("serve:\n  healthz_listen: ''\n  store: %q\n", given))
+		inFileTwice := configFile(t, fmt.Sprintf("serve: {store: %q, fence: %q, %q: x}\n", given, given, given))
 		for _, args := range [][]string{
 			{"serve", "--listen", "127.0.0.1:0", "--healthz-listen", "", "--store", given},
 			{"serve", "--listen", "127.0.0.1:0", "--healthz-listen", "", "--store", "memory", given},
 			{"serve", "--listen", given, "--store", "memory"},
 			{"inspect", "runs", "--store=" + given}, {"inspect", "run", given, "--store", "memory"}, {"inspect", "runs", "--store", "memory", "--limit", given},
 			{"conformance", "--store", given, "--run", "^I12/ttl-is-bounded$"}, {"conformance", "--engine", given}, {"conformance", given},
+			{"serve", "--config", given}, {"config", "check", given},
+			{"serve", "--listen", "127.0.0.1:0", "--config", inFile}, {"config", "check", inFileTwice},
 			{"emulators", "up", given}, {given}, {"--stroe=" + given}, {"-s" + given},
 		} {
 			root := newRoot()

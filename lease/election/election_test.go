@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/intercept"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/lease/election"
 	"github.com/tapestore/tapestore/runstore"
@@ -324,6 +325,36 @@ func TestRefusals(t *testing.T) {
 		}
 		if s := all[0].Status(); s.State != election.Active {
 			t.Errorf("status %+v after a refused Run, want active", s)
+		}
+	})
+}
+
+func TestResolve(t *testing.T) {
+	o, err := (&election.Options{Replica: "a", TTL: time.Minute}).Resolve()
+	if err != nil || o.Heartbeat != 20*time.Second || o.AcquireInterval != 5*time.Second || o.ReleaseTimeout != 5*time.Second {
+		t.Errorf("got %+v, %v, want the defaults", o, err)
+	}
+	if _, err := (&election.Options{TTL: 3 * time.Second, Heartbeat: 3 * time.Second}).Resolve(); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("got %v, want ErrInvalid", err)
+	}
+}
+
+// The active replica renews its lease in each Heartbeat.
+func TestHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		renewals := 0
+		store := intercept.Store(memory.New(nil).Open(), func(ctx context.Context, op string, do func(context.Context) error) error {
+			if op == "renew" {
+				renewals++
+			}
+			return do(ctx)
+		})
+		all := start(t, store, 1, election.Options{Heartbeat: 2 * time.Second})
+		time.Sleep(20 * time.Second)
+		all[0].stop()
+		synctest.Wait()
+		if renewals < 9 {
+			t.Errorf("%d renewals in 20 s, want at least 9", renewals)
 		}
 	})
 }

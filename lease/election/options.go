@@ -27,6 +27,8 @@ type Options struct {
 	Reactor runstore.Reactor
 	// TTL is how long a grant or renewal lasts on the store clock. Default 30 s.
 	TTL time.Duration
+	// Heartbeat is the longest time between two renewals (lease.Options). Default TTL/3.
+	Heartbeat time.Duration
 	// AcquireInterval is the longest time between two requests of a standby. Default 5 s. A standby
 	// also requests the lease right after its expiry and, where the store announces it, after its
 	// release.
@@ -50,7 +52,17 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// resolve returns the options with their defaults filled in, and the options of the keeper.
+// Resolve returns the options with their defaults filled in; nil means all defaults. Its error joins
+// a *runstore.InputError for each invalid field.
+func (o *Options) Resolve() (Options, error) {
+	r, leases, err := o.resolve()
+	keeper, leaseErr := leases.Resolve()
+	r.Heartbeat, r.ReleaseTimeout = keeper.Heartbeat, keeper.ReleaseTimeout
+	return r, errors.Join(err, leaseErr)
+}
+
+// resolve returns the options with their defaults filled in, except those that the keeper has too,
+// and the options of the keeper.
 func (o *Options) resolve() (Options, *lease.Options, error) {
 	r := Options{}
 	if o != nil {
@@ -68,7 +80,7 @@ func (o *Options) resolve() (Options, *lease.Options, error) {
 		r.AcquireInterval = DefaultAcquireInterval
 	}
 	return r, &lease.Options{
-		TTL: r.TTL, ReleaseTimeout: r.ReleaseTimeout, Handoff: r.Handoff,
+		TTL: r.TTL, Heartbeat: r.Heartbeat, ReleaseTimeout: r.ReleaseTimeout, Handoff: r.Handoff,
 		// The first pause is a fifth of the longest: a standby that just missed a release looks soon.
 		MinBackoff: max(r.AcquireInterval/5, 1), MaxBackoff: r.AcquireInterval,
 	}, err

@@ -50,8 +50,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// resolve returns the options with their defaults filled in. Its error lists every invalid field.
-func (o *Options) resolve() (Options, error) {
+// Resolve returns the options with their defaults filled in, except those of Lease; nil means all
+// defaults. Its error joins a *runstore.InputError for each invalid field, those of Lease among
+// them.
+func (o *Options) Resolve() (Options, error) {
 	r := Options{}
 	if o != nil {
 		r = *o
@@ -74,5 +76,6 @@ func (o *Options) resolve() (Options, error) {
 	refuse(r.MinBackoff <= 0, "min backoff", "%v is not positive", r.MinBackoff)
 	refuse(r.MaxBackoff < r.MinBackoff, "max backoff", "%v is less than the minimum, %v", r.MaxBackoff, r.MinBackoff)
 	refuse(r.Cooldown < 0, "cooldown", "%v is negative", r.Cooldown)
-	return r, errors.Join(faults...)
+	_, leaseErr := r.Lease.Resolve()
+	return r, errors.Join(append(faults, leaseErr)...)
 }

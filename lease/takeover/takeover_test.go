@@ -314,6 +314,17 @@ func TestIndexOfRecords(t *testing.T) {
 	})
 }
 
+// Resolve fills the defaults in, and checks the options of the leases.
+func TestResolve(t *testing.T) {
+	o, err := (&takeover.Options{MaxBackoff: time.Minute}).Resolve()
+	if err != nil || o.Index != runstore.IndexRunnable || o.MaxInFlight != 8 || o.MinBackoff != time.Second || o.Cooldown != time.Minute {
+		t.Errorf("got %+v, %v, want the defaults", o, err)
+	}
+	if _, err := (&takeover.Options{Lease: &lease.Options{TTL: -1}}).Resolve(); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("got %v, want ErrInvalid", err)
+	}
+}
+
 // Bad options are refused together, each with the name of its field.
 func TestOptions(t *testing.T) {
 	_, err := takeover.New(memory.New(nil).Open(), "", &takeover.Options{

@@ -59,12 +59,15 @@ type Status struct {
 // New returns a worker on store that acquires leases as owner; nil Options mean the defaults. Its
 // error lists every invalid option and matches runstore.ErrInvalid.
 func New(store runstore.RunStore, owner runstore.Owner, opts *Options) (*Worker, error) {
-	resolved, err := opts.resolve()
-	keeper, leaseErr := lease.New(store, resolved.Lease)
+	resolved, err := opts.Resolve()
 	if owner == "" {
 		err = errors.Join(err, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "owner", Problem: "is empty"})
 	}
-	if err := errors.Join(err, leaseErr); err != nil {
+	if err != nil {
+		return nil, err
+	}
+	keeper, err := lease.New(store, resolved.Lease)
+	if err != nil {
 		return nil, err
 	}
 	return &Worker{

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"strings"
@@ -42,14 +43,18 @@ func (r *Report) Line(format string, args ...any) error {
 }
 
 // RunChild runs the task of a child process and then exits, if a crash case started this process as
-// its child; otherwise it returns at once. roles holds what a child can do, by name.
-func RunChild(roles map[string]Role) {
+// its child; otherwise it returns at once. roles hold what a child can do, by name.
+func RunChild(roles ...map[string]Role) {
 	text := os.Getenv(childVariable)
 	if text == "" {
 		return
 	}
 	out := &Report{os.Stdout}
-	if err := runChildTask(text, roles, out); err != nil {
+	all := map[string]Role{}
+	for _, some := range roles {
+		maps.Copy(all, some)
+	}
+	if err := runChildTask(text, all, out); err != nil {
 		_ = out.Line("error %q", err.Error()) // the parent may be gone
 		os.Exit(1)
 	}

@@ -1,0 +1,34 @@
+package leasecases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance/harness"
+	"github.com/tapestore/tapestore/conformance/internal/kit"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// pauseBetweenWrites stops a process while it holds no lock of the engine: on SQLite nobody could take
+// over otherwise before the process goes on.
+func pauseBetweenWrites(t harness.T, e *harness.Env, p *os.Process) error {
+	t.Helper()
+	for i := range 100 {
+		if err := kit.PauseProcess(p); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: runstore.RunID(fmt.Sprint("probe ", i)), Unlisted: true})
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if err := kit.ResumeProcess(p); err != nil {
+			return err
+		}
+	}
+	return errors.New("the process holds a lock whenever it is stopped")
+}

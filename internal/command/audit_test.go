@@ -1,0 +1,81 @@
+package command
+
+import (
+	"database/sql"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The audit prints what it finds, and its exit status says whether that is a corruption.
+func TestAuditCommand(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	url := "sqlite:" + path
+	store := openNew(t, url)
+	spec := runstore.RunSpec{ID: "run", Lease: &runstore.LeaseSpec{Owner: "a", TTL: time.Minute}}
+	spec.Writes.Append("one", nil)
+	spec.Writes.Put("record", nil, runstore.Place{Index: "mine", At: runstore.After(0)})
+	if _, err := store.CreateRun(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, err := here(t, "", "audit", "--store", url, "--index", "mine")
+	const counts = "1 runs (0 unlisted), 1 events in 1 terms, 1 records, 2 index entries, 1 events of the feed\n"
+	if err != nil || errs != "" || out != counts+"0 corruptions, 0 warnings\n" {
+		t.Errorf("got %q, %q, %v", out, errs, err)
+	}
+	plant := func(statement string) {
+		t.Helper()
+		db, err := sql.Open("sqlite", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = db.Close() }()
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plant("UPDATE runs SET granted = granted + 1000000")
+	out, _, err = here(t, "", "audit", "--store", url)
+	if err != nil || !strings.HasPrefix(out, `clock run "run" seq 1: the event under token 1 is of `) || !strings.HasSuffix(out, "\n0 corruptions, 3 warnings\n") {
+		t.Errorf("a warning: got %q, %v", out, err)
+	}
+	plant("UPDATE runs SET granted = granted - 1000000; UPDATE events SET token = 3")
+	out, _, err = here(t, "", "audit", "--store", url)
+	if exitStatus(err) != exitRefused || !strings.Contains(err.Error(), "found 2 corruptions") ||
+		!strings.Contains(out, `token run "run": an event at seq 1 has token 3, and the last token of the run is 1`+"\n") {
+		t.Errorf("a corruption: got %q, %v", out, err)
+	}
+	out, _, err = here(t, "", "audit", "--store", url, "--format", "json")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	var first struct{ Finding findingView }
+	var last struct{ Report reportView }
+	if exitStatus(err) != exitRefused || len(lines) != 3 || json.Unmarshal([]byte(lines[0]), &first) != nil || json.Unmarshal([]byte(lines[2]), &last) != nil ||
+		first.Finding.Run != "run" || first.Finding.Warning || last.Report.Findings != 2 || last.Report.Runs != 1 {
+		t.Errorf("as JSON: got %s, %v", out, err)
+	}
+	if _, errs, status := run(t, "audit", "--store", url); status != exitRefused || errs != "tapestore: the audit has found 2 corruptions\n" {
+		t.Errorf("as a process: status %d, %q", status, errs)
+	}
+	for args, says := range map[string]string{
+		"":                                 "--store",
+		"--store " + url + " --format xml": "table or json",
+		"--store " + url + " --max-runs 0": "the least is 1",
+		"--store " + url + " --index runs": "is no index of records",
+		"--store " + path + "-missing.db":  "there is no file",
+		"--store " + url + " what":         "unknown command",
+		"--store " + url + " --index":      "needs an argument",
+	} {
+		out, _, err := here(t, "", append([]string{"audit"}, strings.Fields(args)...)...)
+		if exitStatus(err) != 1 || out != "" || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %q, %v, want an error that says %q", args, out, err, says)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package tapeconfig
+
+import (
+	"fmt"
+	"regexp"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// kind is the form of a value.
+type kind int
+
+const (
+	text                 kind = iota // not empty
+	textOrEmpty                      // a text whose empty form has a meaning
+	yesNo                            // true or false
+	whole                            // a whole number above zero
+	seconds                          // a number of seconds, from 0.001 to a day
+	secondsOrNone                    // seconds, or 0
+	boundedSeconds                   // seconds whose upper limit the options check
+	boundedSecondsOrNone             // boundedSeconds, or 0
+)
+
+// serveKeys are the keys of the section serve.
+var serveKeys = map[string]kind{
+	"listen": text, "healthz_listen": textOrEmpty, "store": text, "fence": text, "takeover": text,
+	"max_message_bytes": whole, "max_bytes_in_flight": whole, "max_connections": whole, "max_streams": whole,
+	"drain_s": seconds, "matcher": yesNo, "log_level": text, "log_format": text,
+}
+
+const (
+	// shortest is the unit of the shortest lease, and of time on the wire.
+	shortest = time.Millisecond
+	// longest is a day: a process that pauses for longer is one that nobody waits for.
+	longest = 24 * time.Hour
+)
+
+// The forms of numbers. Other forms that YAML has, such as 0x1e, 1_000 and .inf, are refused, and so
+// are leading zeros, which some versions of YAML read as octal.
+var (
+	wholeForm  = regexp.MustCompile(`^[1-9][0-9]*$`)
+	secondForm = regexp.MustCompile(`^(0|[1-9][0-9]*)(\.[0-9]+)?$`)
+)
+
+// problem returns what is wrong with a value of the kind; "" if nothing is. It never repeats a text.
+func (k kind) problem(n *yaml.Node) string {
+	tag := ""
+	if n.Kind == yaml.ScalarNode {
+		tag = n.ShortTag()
+	}
+	if tag == "!!null" {
+		return "has no value; leave the key out for the default"
+	}
+	number := tag == "!!int" || tag == "!!float"
+	switch k {
+	case text, textOrEmpty:
+		switch {
+		case tag != "!!str":
+			return fmt.Sprintf("is %s; it is a text. Write one that contains a colon, or looks like a number, in quotes", form(n))
+		case k == text && n.Value == "":
+			return "is empty; leave the key out for the default"
+		}
+	case yesNo:
+		if tag != "!!bool" || n.Value != "true" && n.Value != "false" {
+			return fmt.Sprintf("is %s; it is true or false", form(n))
+		}
+	case whole:
+		if !number || !wholeForm.MatchString(n.Value) {
+			return fmt.Sprintf("is %s; it is a whole number of at least 1", form(n))
+		}
+	default:
+		if !number || !secondForm.MatchString(n.Value) {
+			return fmt.Sprintf("is %s; it is a number of seconds, for example 10 or 0.5", form(n))
+		}
+		switch d, ok := parseSeconds(n.Value); {
+		case ok && d == 0 && (k == secondsOrNone || k == boundedSecondsOrNone):
+		case (k == seconds || k == secondsOrNone) && (!ok || d < shortest || d > longest):
+			return fmt.Sprintf("%s s is out of range, the limits are %v and %v", clip(n.Value), shortest, longest)
+		case !ok || d < shortest:
+			return fmt.Sprintf("%s s is out of range, the least is %v", clip(n.Value), shortest)
+		}
+	}
+	return ""
+}
+
+// parseSeconds returns a number of seconds as a duration, and false if it is too large for one.
+func parseSeconds(s string) (time.Duration, bool) {
+	d, err := time.ParseDuration(s + "s")
+	return d, err == nil
+}
+
+// form describes a value, without its text.
+func form(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a section"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Kind == yaml.AliasNode:
+		return "an alias, which is not supported"
+	case n.Style&yaml.TaggedStyle != 0:
+		return "a value with a tag"
+	}
+	switch n.ShortTag() {
+	case "!!int", "!!float":
+		return "the number " + clip(n.Value)
+	case "!!bool":
+		return n.Value
+	case "!!null":
+		return "empty"
+	default:
+		return "a text"
+	}
+}
+
+// clip shortens a number for a message.
+func clip(number string) string {
+	if len(number) > 32 {
+		return number[:32] + "…"
+	}
+	return number
+}
