@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/tapestore/tapestore/conformance/internal/cases"
+	"github.com/tapestore/tapestore/conformance/internal/claimcases"
 	"github.com/tapestore/tapestore/conformance/internal/crossruncases"
 	"github.com/tapestore/tapestore/conformance/internal/leasecases"
 )
@@ -25,6 +26,7 @@ func Cases() []Case {
 		cases.ManyRecords(),     // I12
 		cases.Multi(),           // I4, I8
 		crossruncases.Cases(),   // I3, I4, I8, I11, I12
+		claimcases.Cases(),      // I4, I9
 		cases.Journals(),        // I5
 		cases.Readers(),         // I6
 		cases.Once(),            // I8

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -69,7 +70,7 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	if err != nil {
 		return BeginRunResult{}, err
 	}
-	created, err := retry(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) })
+	created, err := optimistic.Repeat(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) })
 	if err != nil {
 		return BeginRunResult{}, err
 	}
@@ -102,7 +103,7 @@ func (req BeginRunRequest) creation(lease runstore.LeaseSpec) (runstore.RunSpec,
 // rebegin takes over a run that exists; head is the run as it was read.
 func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec runstore.LeaseSpec, takeover Takeover) (BeginRunResult, error) {
 	var lost error
-	for range maxAttempts {
+	for range optimistic.MaxAttempts {
 		found, err := runOf(head)
 		if err != nil {
 			return BeginRunResult{}, err

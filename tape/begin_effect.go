@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -82,7 +83,7 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 		return Effect{}, err
 	}
 	var lost error
-	for range maxAttempts {
+	for range optimistic.MaxAttempts {
 		// The guard makes the scopes those of the commit, not those of the read.
 		b := guards(req.Run, req.Fence, runstore.AtVersion(effectKey(key), 0))
 		if req.Scope != "" {
@@ -152,7 +153,7 @@ func (req BeginEffectRequest) check() error {
 // scopes are unchanged, or ErrScope, which it has journaled.
 func (t *Tape) admitScope(ctx context.Context, req BeginEffectRequest) (runstore.Guard, error) {
 	var lost error
-	for range maxAttempts {
+	for range optimistic.MaxAttempts {
 		run, version, err := t.readRun(ctx, req.Run)
 		if err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -95,7 +96,7 @@ func (r registrar) commit(ctx context.Context, known runstore.Version) (runstore
 	begin, register := r.guarded(), r.register(known, registration{Run: r.effect.Run, Key: r.effect.Key})
 	begin.Writes = r.begin.Writes
 	begin.ID, register.ID = runstore.NewBatchID(), runstore.NewBatchID()
-	done, err := retry(ctx, func() ([]runstore.Committed, error) {
+	done, err := optimistic.Repeat(ctx, func() ([]runstore.Committed, error) {
 		return multi.CommitMulti(ctx, []runstore.Batch{begin, register})
 	})
 	switch {
@@ -115,7 +116,7 @@ func (r registrar) createRegistry(ctx context.Context, known runstore.Version) e
 	if known != 0 {
 		return nil
 	}
-	_, err := retry(ctx, func() (runstore.Created, error) {
+	_, err := optimistic.Repeat(ctx, func() (runstore.Created, error) {
 		return r.t.store.CreateRun(ctx, runstore.RunSpec{ID: r.registry, Unlisted: true})
 	})
 	return notBegun(err)

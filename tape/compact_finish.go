@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -26,7 +27,7 @@ func (t *Tape) finishCompaction(ctx context.Context, id runstore.RunID, f runsto
 			return state.result(), err
 		}
 		if state.version > seen { // another caller makes progress: do not give up
-			pace.n = min(pace.n, maxAttempts/2)
+			pace.n = min(pace.n, optimistic.MaxAttempts/2)
 		}
 		seen = state.version
 		done, err := t.compactOnce(ctx, id, f, state)
@@ -108,10 +109,10 @@ type pace struct{ n int }
 // next pauses and returns nil, or returns lost, the conflict, if there were too many rounds or ctx
 // has ended.
 func (p *pace) next(ctx context.Context, lost error) error {
-	if p.n++; p.n == maxAttempts {
+	if p.n++; p.n == optimistic.MaxAttempts {
 		return lost
 	}
-	return restAfter(ctx, p.n-1, lost)
+	return optimistic.Rest(ctx, p.n-1, lost)
 }
 
 // millis returns a time in milliseconds since 1970; 0 for the zero time.

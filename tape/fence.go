@@ -3,6 +3,7 @@ package tape
 import (
 	"context"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -95,7 +96,7 @@ func (t *Tape) confirm(ctx context.Context, f runstore.Fence) error {
 	if f.IsZero() {
 		return nil
 	}
-	_, err := retry(ctx, func() (runstore.Committed, error) {
+	_, err := optimistic.Repeat(ctx, func() (runstore.Committed, error) {
 		return t.store.Commit(ctx, runstore.NewBatch(f.Run(), f))
 	})
 	return noSuchRun(err)

@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
-	"math/rand/v2"
-	"time"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -151,10 +150,6 @@ func (l ledger[R]) reread(ctx context.Context, t *Tape, run runstore.RunID, key 
 	return l.decode(run, rec)
 }
 
-// maxAttempts is how often an operation starts over because another writer changed what it had
-// read. Another writer has made progress in every lost round.
-const maxAttempts = 16
-
 // retries serializes the operations of this process that lose to each other on the same row. The
 // first attempt is optimistic. An operation that has lost waits for its turn, so that each later
 // round has at most one contender per process, and pauses before it tries again.
@@ -164,13 +159,7 @@ type retries struct {
 	n    int
 }
 
-const (
-	retryTurns = 256
-	// firstRest is the mean pause after the second lost round: about the time of a commit on a
-	// local disk. It doubles from round to round up to maxRest.
-	firstRest = 2 * time.Millisecond
-	maxRest   = 100 * time.Millisecond
-)
+const retryTurns = 256
 
 func (t *Tape) retries(key runstore.RecordKey, run runstore.RunID) *retries {
 	h := maphash.String(t.seed, string(run)) ^ maphash.String(t.seed, string(key))
@@ -180,7 +169,7 @@ func (t *Tape) retries(key runstore.RecordKey, run runstore.RunID) *retries {
 // next waits and returns nil, or returns lost, the conflict, if there were too many attempts or ctx
 // has ended.
 func (r *retries) next(ctx context.Context, lost error) error {
-	if r.n++; r.n == maxAttempts {
+	if r.n++; r.n == optimistic.MaxAttempts {
 		return lost
 	}
 	if !r.held {
@@ -192,21 +181,7 @@ func (r *retries) next(ctx context.Context, lost error) error {
 			return lost
 		}
 	}
-	return restAfter(ctx, r.n-2, lost)
-}
-
-// restAfter pauses for a jittered time that doubles with n. It returns lost, the conflict, if ctx
-// ends first.
-func restAfter(ctx context.Context, n int, lost error) error {
-	rest := min(firstRest<<n, maxRest)
-	timer := time.NewTimer(rest/2 + rand.N(rest))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return lost
-	}
+	return optimistic.Rest(ctx, r.n-2, lost)
 }
 
 func (r *retries) end() {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -92,10 +93,10 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 		}
 		// A task that was to be updated has been claimed meanwhile: its subject gets a new task.
 		var conflict *runstore.ConflictError
-		if !errors.As(err, &conflict) || !strings.HasPrefix(string(conflict.Key), openPrefix) || n+1 == maxAttempts {
+		if !errors.As(err, &conflict) || !strings.HasPrefix(string(conflict.Key), openPrefix) || n+1 == optimistic.MaxAttempts {
 			return at, err
 		}
-		if err := restAfter(ctx, n, err); err != nil {
+		if err := optimistic.Rest(ctx, n, err); err != nil {
 			return at, err
 		}
 	}

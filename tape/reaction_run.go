@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -59,7 +60,7 @@ func (t *Tape) BeginReactionRun(ctx context.Context, reaction string, at Cursor)
 	if err != nil {
 		return at, err
 	}
-	if _, err = retry(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) }); err != nil {
+	if _, err = optimistic.Repeat(ctx, func() (runstore.Created, error) { return t.store.CreateRun(ctx, create) }); err != nil {
 		return at, err
 	}
 	at.begun++

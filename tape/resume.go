@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -56,7 +57,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 		return t.renew(ctx, req.Run, req.Fence, spec.TTL)
 	}
 	var lost error
-	for range maxAttempts {
+	for range optimistic.MaxAttempts {
 		head, err := t.store.GetRun(ctx, req.Run)
 		if err != nil {
 			return Run{}, runstore.Lease{}, noSuchRun(err)
@@ -102,7 +103,7 @@ func (t *Tape) renew(ctx context.Context, id runstore.RunID, f runstore.Fence, t
 	if err := t.admit("ResumeRun", id, f); err != nil {
 		return Run{}, runstore.Lease{}, err
 	}
-	renewed, err := retry(ctx, func() (runstore.Renewed, error) {
+	renewed, err := optimistic.Repeat(ctx, func() (runstore.Renewed, error) {
 		return t.store.RenewLease(ctx, runstore.RenewRequest{Fence: f, TTL: ttl})
 	})
 	if err != nil {

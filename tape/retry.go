@@ -3,53 +3,14 @@ package tape
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
-	"time"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The timing of the repeats of a write whose outcome is unknown.
-const (
-	maxRepeats  = 5
-	firstRepeat = 5 * time.Millisecond
-)
-
-// retry repeats a step while its outcome is unknown, until ctx or the time limit ends. The store
-// must recognise a repeat (by a batch id or a grant id), or the step must change nothing, so that
-// the repeat of an applied step returns the first result. Every other error is definite and
-// returned at once: the caller decides whether to repeat what was surely not applied. But if the
-// store did not evaluate a repeat, its error says nothing about the step before: the outcome then
-// stays unknown.
-func retry[R any](ctx context.Context, step func() (R, error)) (R, error) {
-	var lost error
-	for n := 0; ; n++ {
-		result, err := step()
-		switch kind := runstore.KindOf(err); {
-		case kind == runstore.ErrUnknownOutcome:
-			lost = err
-		case lost != nil && (kind == runstore.ErrUnavailable || kind == runstore.ErrCorrupt || kind == runstore.ErrClosed):
-			return result, &runstore.OpError{Op: "repeat", Err: runstore.ErrUnknownOutcome, Cause: fmt.Errorf("%w; the repeat: %w", lost, err)}
-		}
-		if err == nil || runstore.OutcomeOf(err) != runstore.Unknown || n == maxRepeats || ctx.Err() != nil {
-			return result, err
-		}
-		pause := firstRepeat << n
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return result, err
-		case <-timer.C:
-		}
-	}
-}
-
 // commit commits b under a batch id, and repeats it if the reply was lost.
 func (t *Tape) commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	b.ID = runstore.NewBatchID()
-	done, err := retry(ctx, func() (runstore.Committed, error) { return t.store.Commit(ctx, b) })
+	done, err := optimistic.Commit(ctx, t.store, b)
 	return done, noSuchRun(err)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -100,7 +101,7 @@ var errSessionDeleted = errors.New("the session was deleted")
 // none.
 func (t *Tape) changeSession(ctx context.Context, key SessionKey, f runstore.Fence, decide transition[storedSession]) (storedSession, error) {
 	run := key.run()
-	for range maxAttempts {
+	for range optimistic.MaxAttempts {
 		s, err := sessions.change(ctx, t, run, f, sessionKey, func(s storedSession, found bool) (storedSession, *step, error) {
 			if s.deleted {
 				return s, nil, errSessionDeleted
@@ -225,7 +226,7 @@ func (t *Tape) purgeSession(ctx context.Context, run runstore.RunID, version run
 	b := runstore.NewBatch(run, runstore.AtVersion(sessionKey, version))
 	b.Purge, b.ID = true, runstore.NewBatchID()
 	sent := 0
-	_, err = retry(ctx, func() (runstore.Committed, error) {
+	_, err = optimistic.Repeat(ctx, func() (runstore.Committed, error) {
 		sent++
 		return t.store.Commit(ctx, b)
 	})

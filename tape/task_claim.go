@@ -6,11 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -67,33 +66,38 @@ func (t *Tape) ClaimTasks(ctx context.Context, req TaskClaim) ([]Task, error) {
 	case <-ctx.Done():
 		return nil, &runstore.OpError{Op: "claim tasks", Err: runstore.ErrUnavailable, Cause: context.Cause(ctx)}
 	}
-	for n := 0; ; n++ {
-		// A caller that lost chooses among more tasks than the first ones.
-		choice := 1
-		if n > 0 {
-			choice = 4
-		}
-		due, err := t.dueFor(ctx, req, choice)
-		if err != nil || len(due) == 0 {
-			return nil, err
-		}
-		claimed, err := t.claimAll(ctx, req, due)
-		lost := errors.Is(err, runstore.ErrConflict) || errors.Is(err, ErrNoSuchRun)
-		switch {
-		case len(claimed) > 0:
-			if err != nil && !lost {
-				t.log.WarnContext(ctx, "a claim of tasks ends early", "reaction", clip(req.Reaction, 64), "claimed", len(claimed), "error", err)
+	claimed, err := optimistic.Claims[storedTask, Task]{
+		Store: t.store,
+		Query: runstore.IndexQuery{Index: dueTasks(req.Reaction, max(req.Shard, anyShard)), Until: req.until()},
+		Max:   req.Max,
+		Decode: func(entry runstore.IndexEntry) (storedTask, bool) {
+			k, err := taskOf(entry.Run, entry.Record)
+			if err == nil && k.claimSize(req.Owner) > maxAnswer {
+				err = errUnanswerable
 			}
-			slices.SortFunc(claimed, func(a, b Task) int {
-				return cmp.Or(cmp.Compare(millisOf(a.NextAttempt), millisOf(b.NextAttempt)), a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Source, b.Source))
-			})
-			return claimed, nil
-		case !lost:
-			return nil, err
-		case n+1 == maxAttempts || restAfter(ctx, n, err) != nil:
-			return nil, nil
-		}
+			if err != nil { // do not let one task hide the others
+				t.log.WarnContext(ctx, "a claim leaves a task out", "run", entry.Run, "record", entry.Record.Key, "error", err)
+				return k, false
+			}
+			return k, req.due(k)
+		},
+		Size:    func(k storedTask) int { return k.claimSize(req.Owner) },
+		MaxSize: maxAnswer,
+		Commit: func(ctx context.Context, run runstore.RunID, due []storedTask) ([]Task, error) {
+			return t.claimShard(ctx, req, run, due)
+		},
+		Lost: func(err error) bool { return errors.Is(err, runstore.ErrConflict) || errors.Is(err, ErrNoSuchRun) },
+	}.Claim(ctx)
+	if len(claimed) == 0 {
+		return nil, err
 	}
+	if err != nil {
+		t.log.WarnContext(ctx, "a claim of tasks ends early", "reaction", clip(req.Reaction, 64), "claimed", len(claimed), "error", err)
+	}
+	slices.SortFunc(claimed, func(a, b Task) int {
+		return cmp.Or(cmp.Compare(millisOf(a.NextAttempt), millisOf(b.NextAttempt)), a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Source, b.Source))
+	})
+	return claimed, nil
 }
 
 // millisOf returns a time in milliseconds since 1970; 0 for the zero time.
@@ -149,82 +153,10 @@ func (req TaskClaim) due(k storedTask) bool {
 	}
 }
 
-// dueFor returns up to req.Max tasks that are due and fit into one answer. It picks one block of
-// that many tasks at random among the given number of blocks, and reads no further page once it has
-// a task.
-func (t *Tape) dueFor(ctx context.Context, req TaskClaim, blocks int) ([]storedTask, error) {
-	var due []storedTask
-	q := runstore.IndexQuery{Index: dueTasks(req.Reaction, max(req.Shard, anyShard)), Until: req.until(), Limit: min(req.Max*blocks, runstore.MaxPage)}
-	for len(due) == 0 {
-		page, err := t.store.ScanIndex(ctx, q)
-		if err != nil || len(page) == 0 {
-			return nil, err
-		}
-		for _, entry := range page {
-			k, err := taskOf(entry.Run, entry.Record)
-			if err == nil && k.claimSize(req.Owner) > maxAnswer {
-				err = errUnanswerable
-			}
-			if err != nil { // do not let one task hide the others
-				t.log.WarnContext(ctx, "a claim leaves a task out", "run", entry.Run, "record", entry.Record.Key, "error", err)
-				continue
-			}
-			if req.due(k) {
-				due = append(due, k)
-			}
-		}
-		q.After = page[len(page)-1].Cursor
-	}
-	if whole := len(due) / req.Max; whole > 1 {
-		due = due[rand.N(whole)*req.Max:]
-	}
-	due = due[:min(len(due), req.Max)]
-	size := 0
-	for i, k := range due {
-		if size += k.claimSize(req.Owner); size > maxAnswer {
-			return due[:i], nil
-		}
-	}
-	return due, nil
-}
-
 // claimSize returns an upper bound of the bytes that a claimed task takes in an answer, and its
 // record in a commit.
 func (k storedTask) claimSize(owner string) int {
 	return k.bytes + 6*len(owner) + 512 // as JSON a text may be six times as long
-}
-
-// claimAll claims tasks, those of each shard in one commit, and returns the claimed ones. The error
-// is that of a failed commit, preferably one that is not a conflict.
-func (t *Tape) claimAll(ctx context.Context, req TaskClaim, due []storedTask) (claimed []Task, failed error) {
-	var shards []runstore.RunID
-	byShard := map[runstore.RunID][]storedTask{}
-	for _, k := range due {
-		if byShard[k.run] == nil {
-			shards = append(shards, k.run)
-		}
-		byShard[k.run] = append(byShard[k.run], k)
-	}
-	var (
-		mu    sync.Mutex
-		wg    sync.WaitGroup
-		slots = make(chan struct{}, claimsInFlight)
-	)
-	for _, run := range shards {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			done, err := t.claimShard(ctx, req, run, byShard[run])
-			mu.Lock()
-			defer mu.Unlock()
-			claimed = append(claimed, done...)
-			if err != nil && (failed == nil || errors.Is(failed, runstore.ErrConflict)) {
-				failed = err
-			}
-		})
-	}
-	wg.Wait()
-	return claimed, failed
 }
 
 // claimShard claims tasks of one shard: all of them or none.

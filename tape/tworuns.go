@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -40,7 +41,7 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 	defer end()
 	lead := runstore.NewBatch(f.Run(), f)
 	lead.ID = runstore.NewBatchID()
-	done, err := retry(ctx, func() (crossrun.Result, error) { return crossrun.Commit(ctx, t.steps(), lead, b) })
+	done, err := optimistic.Repeat(ctx, func() (crossrun.Result, error) { return crossrun.Commit(ctx, t.steps(), lead, b) })
 	switch {
 	case err == nil:
 		return done.Other, nil
@@ -82,7 +83,7 @@ func (t *Tape) createShared(ctx context.Context, run runstore.RunID, f runstore.
 	if err := t.confirm(ctx, f); err != nil {
 		return err
 	}
-	_, err := retry(ctx, func() (runstore.Created, error) {
+	_, err := optimistic.Repeat(ctx, func() (runstore.Created, error) {
 		return t.store.CreateRun(ctx, runstore.RunSpec{ID: run, Unlisted: true})
 	})
 	return err
@@ -103,7 +104,7 @@ func (s repeating) Commit(ctx context.Context, b runstore.Batch) (runstore.Commi
 	if b.ID == "" { // the deletion of a mark, on which nothing depends
 		return s.RunStore.Commit(ctx, b)
 	}
-	return retry(ctx, func() (runstore.Committed, error) { return s.RunStore.Commit(ctx, b) })
+	return optimistic.Repeat(ctx, func() (runstore.Committed, error) { return s.RunStore.Commit(ctx, b) })
 }
 
 // unknownStep returns err as an unknown outcome that matches no other kind: err may have a kind of
@@ -125,7 +126,7 @@ func meetsStep(err error) bool {
 // could not be completed: the next call completes it.
 func (t *Tape) acquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
 	acquire := func(req runstore.AcquireRequest) (runstore.Granted, error) {
-		return retry(ctx, func() (runstore.Granted, error) { return t.store.AcquireLease(ctx, req) })
+		return optimistic.Repeat(ctx, func() (runstore.Granted, error) { return t.store.AcquireLease(ctx, req) })
 	}
 	idle := req
 	idle.Guards = append(slices.Clone(req.Guards), crossrun.Idle())
@@ -144,7 +145,7 @@ func (t *Tape) acquireLease(ctx context.Context, req runstore.AcquireRequest) (r
 
 // recoverStep completes the step in progress that f's run leads, if any.
 func (t *Tape) recoverStep(ctx context.Context, f runstore.Fence) error {
-	_, err := retry(ctx, func() (crossrun.Completed, error) { return crossrun.Recover(ctx, t.steps(), f) })
+	_, err := optimistic.Repeat(ctx, func() (crossrun.Completed, error) { return crossrun.Recover(ctx, t.steps(), f) })
 	return err
 }
 
@@ -154,6 +155,6 @@ func (t *Tape) endStep(ctx context.Context, run runstore.RunID, f runstore.Fence
 	if !f.IsZero() {
 		return t.recoverStep(ctx, f)
 	}
-	_, err := retry(ctx, func() (crossrun.Completed, error) { return crossrun.Settle(ctx, t.steps(), run) })
+	_, err := optimistic.Repeat(ctx, func() (crossrun.Completed, error) { return crossrun.Settle(ctx, t.steps(), run) })
 	return noSuchRun(err)
 }

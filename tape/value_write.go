@@ -24,7 +24,7 @@ const AnyVersion runstore.Version = -1
 // Errors: ErrRefused for another version, with the value's version; runstore.ErrTooLarge above
 // [MaxValueNames] or if the journal entry does not fit into runstore.MaxEventData;
 // runstore.ErrFenced and ErrNoSuchRun for a fence that is not current; runstore.ErrConflict if
-// other writers won [maxAttempts] times against a write at [AnyVersion].
+// other writers won 16 times against a write at [AnyVersion].
 func (t *Tape) WriteValue(ctx context.Context, key ValueKey, json, writer string, at runstore.Version, f runstore.Fence) (Value, error) {
 	if err := t.require("WriteValue", f); err != nil {
 		return Value{}, err

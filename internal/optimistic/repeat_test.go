@@ -1,9 +1,10 @@
-package tape
+package optimistic_test
 
 import (
 	"errors"
 	"testing"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -13,7 +14,7 @@ func TestRepeatThatIsRefusedLeavesTheOutcomeUnknown(t *testing.T) {
 	t.Parallel()
 	for _, second := range []error{runstore.ErrUnavailable, runstore.ErrCorrupt, runstore.ErrClosed} {
 		steps := []error{runstore.ErrUnknownOutcome, second}
-		_, err := retry(t.Context(), func() (int, error) {
+		_, err := optimistic.Repeat(t.Context(), func() (int, error) {
 			err := steps[0]
 			steps = steps[1:]
 			return 0, err
@@ -25,7 +26,7 @@ func TestRepeatThatIsRefusedLeavesTheOutcomeUnknown(t *testing.T) {
 	// What the store did judge is definite: a repeat under the same id is fenced
 	// only if the first was not applied.
 	steps := []error{runstore.ErrUnknownOutcome, runstore.ErrFenced}
-	_, err := retry(t.Context(), func() (int, error) {
+	_, err := optimistic.Repeat(t.Context(), func() (int, error) {
 		err := steps[0]
 		steps = steps[1:]
 		return 0, err
