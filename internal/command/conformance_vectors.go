@@ -11,7 +11,9 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/internal/wrap"
 	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/lease/claim"
 	"github.com/tapestore/tapestore/lease/election"
+	"github.com/tapestore/tapestore/lease/group"
 	"github.com/tapestore/tapestore/lease/takeover"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
@@ -45,7 +47,8 @@ func vectors() (vectorList, error) {
 		},
 		Kinds: []namedVector{
 			{"lease.Keeper", lease.LeaseVector()}, {"takeover.Worker", takeover.LeaseVector()},
-			{"election.Coordinator", election.LeaseVector()},
+			{"election.Coordinator", election.LeaseVector()}, {"group.Group", group.LeaseVector()},
+			{"claim.Queue, claim.Capacity", claim.LeaseVector()},
 		},
 		Targets: targets,
 	}, err

@@ -226,3 +226,14 @@ func (q *Queue) read(ctx context.Context, run runstore.RunID, id string) (m stor
 	m, err = decode(id, recs[0])
 	return m, true, err
 }
+
+// LeaseVector describes the claims of a queue's messages and the holds of a capacity.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "a record of a run for each message or hold; the store clock",
+		Payload:     "owner, attempts, time of the claim's end",
+		Enforcement: "by the store, at each settling of the claim: the record must be at the receipt's version",
+		Token:       "the record's version, which rises with each claim",
+		Handoff:     "give the claim back, and the next consumer claims it",
+	}
+}

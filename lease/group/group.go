@@ -258,3 +258,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 		return ctx.Err() == nil
 	}
 }
+
+// LeaseVector describes the leases of members and shards.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "the leases of one unlisted run for each member and one for each shard",
+		Payload:     "the engine's; the owner is the member, whose attributes are a record",
+		Enforcement: "by the store, at each write with the fence of the membership or the shard",
+		Token:       "the run's: a shard's tokens rise with each owner",
+		Handoff:     "drain, release and acquire by the owner that the assignment names",
+	}
+}

@@ -21,6 +21,11 @@ func Cases() []harness.Case {
 			while it drives. Every run is driven to its end, under rising tokens, and no run shows two writers of one
 			token. A store whose index of runnable runs hides an expired lease, or shows it for ever, leaves work
 			undone.`},
+		{Guarantee: "I1", Name: "members-of-a-group-share-its-shards", Needs: processes, Run: groupOfWorkers, Doc: `
+			Three processes join a group and share 30 shards, and one of them is killed. The others own and write every
+			shard again, the membership of the dead one ends with one event that says so, and along the journal of each
+			shard the tokens never fall. A store that leaves a dead member in the index, or accepts the writes of two
+			owners, fails.`},
 		{Guarantee: "I1", Name: "no-lease-that-is-renewed-changes-hands-after-an-outage", Needs: []harness.Need{harness.NeedNetwork}, Run: outageOfTwoTTLs, Doc: `
 			The network between the store and all its handles is away for two TTLs, while leases are held with a grace
 			and contenders wait for each. Every live holder renews, keeps its token and commits; the lease of a dead
@@ -50,7 +55,7 @@ func Cases() []harness.Case {
 // Roles returns the work of the child processes by name.
 func Roles() map[string]kit.Role {
 	return map[string]kit.Role{
-		"worker": worker, "coordinator": coordinator, "gap": gapHolder, "overlap": overlapHolder, "stall": staller,
+		"worker": worker, "coordinator": coordinator, "member": member, "gap": gapHolder, "overlap": overlapHolder, "stall": staller,
 	}
 }
 

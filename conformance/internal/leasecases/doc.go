@@ -1,4 +1,4 @@
-// Package leasecases holds the cases of the lease runtime, packages lease, lease/takeover and
-// lease/election, on any store: drivers are processes that the cases kill and stop, and networks
+// Package leasecases holds the cases of the lease runtime, packages lease, lease/takeover,
+// lease/election and lease/group, on any store: drivers are processes that the cases kill and stop, and networks
 // that the cases take away.
 package leasecases

@@ -1,0 +1,135 @@
+package leasecases
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/conformance/harness"
+	"github.com/tapestore/tapestore/conformance/internal/kit"
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/lease/group"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// shards is the number of shards that three members share.
+const shards = 30
+
+func newGroup(s runstore.RunStore) (*group.Group, error) {
+	return group.New(s, "workers", &group.Options{TTL: ttl, Logger: quiet})
+}
+
+func memberName(i int) string { return fmt.Sprint("member-", i) }
+
+// member is a member of a group that writes to each of its shards all the time. After a loss of its
+// membership, as on a busy machine, it joins again.
+func member(ctx context.Context, s runstore.RunStore, round int, in *bufio.Scanner, out *kit.Report) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go awaitEnd(in, stop)
+	g, err := newGroup(s)
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		err := g.Join(ctx, group.MemberSpec{Name: memberName(round)}, func(ctx context.Context, m *group.Membership) error {
+			return m.Shards(ctx, shards, func(ctx context.Context, held *lease.Held, _ int) error {
+				for {
+					b := runstore.NewBatch(held.Fence().Run(), held.Fence())
+					b.Append("write", nil)
+					if _, err := s.Commit(ctx, b); err != nil {
+						return err
+					}
+					select {
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					case <-time.After(500 * time.Millisecond):
+					}
+				}
+			})
+		})
+		if ctx.Err() == nil && !errors.Is(err, lease.ErrLost) {
+			return err
+		}
+		if ctx.Err() == nil {
+			_ = out.Line("lost %v", err)
+		}
+	}
+	return nil
+}
+
+func groupOfWorkers(t harness.T, e *harness.Env) {
+	openURL(t, e)
+	g, err := newGroup(e.Store)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	all := newChildren(t, e)
+	for range 3 {
+		all.start("member")
+	}
+	owned := func(members ...int) (n int) {
+		now := e.Now(t)
+		for shard := range shards {
+			head, err := e.Store.GetRun(t.Context(), g.ShardRun(shard))
+			if errors.Is(err, runstore.ErrNotFound) {
+				continue
+			} else if err != nil {
+				t.Fatalf("read the run of a shard: %v", err)
+			}
+			ours := slices.ContainsFunc(members, func(i int) bool { return memberName(i) == string(head.Holder.Owner) })
+			if last, err := e.Store.ReadJournal(t.Context(), head.ID, max(head.LastSeq, 1), 1); err != nil {
+				t.Fatalf("read the journal of a shard: %v", err)
+			} else if ours && head.Live(now) && len(last) == 1 && last[0].Token == head.Token {
+				n++
+			}
+		}
+		return n
+	}
+	await := func(members ...int) {
+		t.Helper()
+		e.AwaitState(t, harness.CaseTimeout, func() bool { return owned(members...) == shards }, func() string {
+			return fmt.Sprintf("%d of %d shards are owned", owned(members...), shards)
+		})
+	}
+	await(0, 1, 2)
+	if err := all.all[1].Cmd.Process.Kill(); err != nil {
+		t.Fatalf("kill: %v", err)
+	}
+	killed := time.Now()
+	await(0, 2)
+	t.Logf("%d shards owned again %v after a kill, with a TTL of %v", shards, time.Since(killed).Round(time.Millisecond), ttl)
+	ends := func() (all []group.Ended) {
+		for _, event := range kit.Journal(t, e.Store, g.MemberRun(memberName(1))) {
+			var end group.Ended
+			if event.Kind != group.EventEnded {
+				continue
+			}
+			if err := json.Unmarshal(event.Data, &end); err != nil {
+				t.Fatalf("the end of a membership: %v", err)
+			}
+			all = append(all, end)
+		}
+		return all
+	}
+	joined := func() (n int) {
+		for _, event := range kit.Journal(t, e.Store, g.MemberRun(memberName(1))) {
+			if event.Kind == group.EventJoined {
+				n++
+			}
+		}
+		return n
+	}
+	e.Await(t, harness.CaseTimeout, func() bool { return len(ends()) == joined() })
+	if last := ends()[len(ends())-1]; last.Reason != group.Expired {
+		t.Errorf("the membership of the killed process ended as %s, want %s", last.Reason, group.Expired)
+	}
+	all.end()
+	for i := range shards {
+		checkTerms(t, e, g.ShardRun(i), 1)
+	}
+}
