@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -126,10 +127,10 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		}
 		h.setDoubt(req)
 		granted, err := h.keeper.store.AcquireLease(ctx, *req)
+		l := h.Lease()
 		switch {
-		case err == nil:
+		case err == nil && granted.Token > l.Token:
 			h.setDoubt(nil)
-			l := h.Lease()
 			return &HandedOffError{Run: l.Run, Token: l.Token, Next: granted.Token, Successor: granted.Owner}, nil
 		case transient(err):
 			return nil, err
@@ -139,7 +140,7 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		case errors.Is(err, runstore.ErrConflict): // another request, or none
 		case h.lostBy(err):
 			return nil, err
-		default: // the store does not make this grant
+		default: // the store does not make this grant, or made it before the holder's and it has ended
 			h.mu.Lock()
 			h.handing.refused = req.Grant
 			h.mu.Unlock()
@@ -202,6 +203,23 @@ func (h *Held) markHandedOff(done *HandedOffError) {
 	}
 }
 
+// awaitGrant waits, until the deadline, for the grant that was in flight when the work returned. Its
+// context has ended.
+func (h *Held) awaitGrant(deadline time.Time) {
+	if h.granting == nil {
+		return
+	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case r := <-h.granting:
+		if r.done != nil {
+			h.markHandedOff(r.done)
+		}
+	case <-timer.C:
+	}
+}
+
 // handOff completes a handoff after the work has returned at the given time. done is nil if no
 // successor requests the lease any more; the lease is then to be released, without the final writes
 // if applied is true.
@@ -226,11 +244,13 @@ func (h *Held) handOff(ctx context.Context, returned time.Time, final runstore.W
 		}
 		applied = true
 	}
+	var granted atomic.Pointer[HandedOffError] // a call that was abandoned may still return
 	err = retryBounded(ctx, opts.ReleaseTimeout, l.Run, "hand off lease", func(ctx context.Context) error {
-		done, err = h.grantSuccessor(ctx)
+		done, err := h.grantSuccessor(ctx)
+		granted.Store(done)
 		return err
 	})
-	if err != nil || done == nil {
+	if done = granted.Load(); err != nil || done == nil {
 		return nil, applied, err
 	}
 	return state.measured(*done, returned), applied, nil

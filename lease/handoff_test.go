@@ -370,6 +370,85 @@ func TestWorkMeetsTheHandoffBeforeItsKeeper(t *testing.T) {
 	})
 }
 
+// The reply to a grant counts if it arrives in the moment in which the work returns.
+func TestWorkReturnsWithTheReplyToTheGrant(t *testing.T) {
+	for range 50 { // each way has the chance of 1/2
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			granted := make(chan struct{})
+			f.acquire = func(_ context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+				if n == 2 {
+					defer elapse(time.Second)
+					defer close(granted)
+				}
+				return next()
+			}
+			f.putRequest(`{"owner":"agent-b","grant":"b","ttl":30000000000}`)
+			err := f.keeper(&lease.Options{Handoff: lease.Overlap}).Do(t.Context(), request(), func(context.Context, *lease.Held) error {
+				<-granted
+				elapse(time.Second)
+				return nil
+			})
+			if !errors.Is(err, lease.ErrHandedOff) || errors.Is(err, lease.ErrLost) {
+				t.Fatalf("got %v, want a handoff", err)
+			}
+		})
+	}
+}
+
+// lateCommits is a store whose commits a test replaces.
+type lateCommits struct {
+	runstore.RunStore
+	commit func(next func() (runstore.Committed, error)) (runstore.Committed, error)
+}
+
+func (s *lateCommits) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	return s.commit(func() (runstore.Committed, error) { return s.RunStore.Commit(ctx, b) })
+}
+
+// A request that reaches the store after its grant is refused: a later holder would hand its lease off
+// to a successor that has had it.
+func TestRequestAfterItsGrantIsNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		h := f.begin(&lease.Options{Handoff: lease.Overlap}, 0, nil)
+		repeated, handed, commits := make(chan struct{}), make(chan struct{}), 0
+		f.mu.Lock()
+		f.acquire = func(_ context.Context, _ int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+			f.mu.Lock()
+			guards := len(f.acquires[len(f.acquires)-1].Guards)
+			f.mu.Unlock()
+			if guards > 0 {
+				<-repeated
+				defer close(handed)
+			}
+			return next()
+		}
+		f.mu.Unlock()
+		successor, err := lease.New(&lateCommits{f, func(next func() (runstore.Committed, error)) (runstore.Committed, error) {
+			if commits++; commits == 1 {
+				_, _ = next()
+				return runstore.Committed{}, unavailable() // so that the request is repeated
+			}
+			close(repeated)
+			<-handed
+			return next()
+		}}, &lease.Options{RequestTimeout: 9 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		granted, err := successor.RequestHandoff(t.Context(), successorRequest())
+		if err != nil || commits != 2 {
+			t.Fatalf("got %v after %d requests, want the lease after 2", err, commits)
+		}
+		h.done.Wait()
+		f.wantNoRequest()
+		if err := successor.Hold(t.Context(), granted, wait(time.Second)); err != nil {
+			t.Errorf("the successor: %v", err)
+		}
+	})
+}
+
 func TestRequestsThatAreIgnored(t *testing.T) {
 	used := runstore.NewGrantID()
 	for name, put := range map[string]func(f *fixture){
@@ -384,6 +463,23 @@ func TestRequestsThatAreIgnored(t *testing.T) {
 		},
 		"for a grant that has ended": func(f *fixture) {
 			f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: 30 * time.Second, Grant: used})
+			value, err := json.Marshal(map[string]any{"owner": "agent-b", "grant": used, "ttl": 30 * time.Second})
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			f.putRequest(string(value))
+		},
+		"for a grant with writes that has ended": func(f *fixture) {
+			req := successorRequest()
+			req.Grant, req.TTL = used, 30*time.Second
+			req.Writes.Delete(lease.HandoffKey)
+			granted, err := f.AcquireLease(f.t.Context(), req)
+			if err != nil {
+				f.t.Fatal(err)
+			}
+			if _, err := f.ReleaseLease(f.t.Context(), runstore.ReleaseRequest{Fence: granted.Fence()}); err != nil {
+				f.t.Fatal(err)
+			}
 			value, err := json.Marshal(map[string]any{"owner": "agent-b", "grant": used, "ttl": 30 * time.Second})
 			if err != nil {
 				f.t.Fatal(err)

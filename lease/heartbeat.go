@@ -71,7 +71,7 @@ func (h *Held) heartbeatLoop(ctx context.Context) {
 	for {
 		select {
 		case <-h.workDone:
-			h.pending = b.flight
+			h.pending, h.granting = b.flight, b.grant
 			return
 		case r := <-b.flight:
 			if !b.handleReply(r) {

@@ -19,7 +19,10 @@ type Held struct {
 	loopDone chan struct{} // closed when heartbeatLoop has returned
 	renewNow chan struct{} // requests a renewal at once
 	requests chan struct{} // reports that a successor requests the lease
-	pending  chan renewal  // the renewal in flight when heartbeatLoop returned, if any; read after loopDone
+	// pending and granting are the renewal and the grant to a successor in flight when heartbeatLoop
+	// returned, if any. They are read after loopDone.
+	pending  chan renewal
+	granting chan grantReply
 	// background has the goroutines of a handoff. Their context ends when heartbeatLoop returns.
 	background sync.WaitGroup
 
@@ -137,6 +140,7 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	h.cancel(ErrEnded)
 	close(h.workDone)
 	<-h.loopDone
+	h.awaitGrant(returned.Add(h.keeper.opts.ReleaseTimeout / 2))
 
 	h.mu.Lock()
 	lost, final, requested := h.lost, h.final, !h.handing.found.IsZero()
