@@ -147,7 +147,8 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 			if s.renew(ctx, held.Holder.Token) || subscribed {
 				wait = 0 // the holder may have acted before the subscription began
 			}
-			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))
+			// The request is repeated in time, too.
+			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1), s.req.TTL/3)
 		case !chosen && (errors.Is(err, ErrLost) || errors.Is(err, runstore.ErrFenced)):
 			// The lease was handed off to this grant, and has ended since.
 			s.req.Grant, s.stored = runstore.NewGrantID(), time.Time{}

@@ -54,7 +54,7 @@ func isHandoff(err error) bool {
 // handing is the state of a holder's handoff; the mutex of Held guards it.
 type handing struct {
 	found   time.Time                // when a request was found; zero if none was
-	doubt   *runstore.AcquireRequest // a grant that was sent and has no definite answer yet
+	doubt   *runstore.AcquireRequest // a grant that was sent, unless the store has refused it
 	refused runstore.GrantID         // the store refused this grant
 	done    *HandedOffError
 	sent    time.Time // when a grant was first sent while the work ran; zero if none was
@@ -115,8 +115,11 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		h.mu.Unlock()
 		if req == nil {
 			found, err := h.lookForRequest(ctx, store)
-			if err != nil || found == nil {
+			if err != nil && (transient(err) || h.lostBy(err)) {
 				return nil, err
+			}
+			if found == nil { // there is no request, or none that can be read
+				return nil, nil
 			}
 			// The version keeps the grant from a successor that has withdrawn.
 			req = &runstore.AcquireRequest{
@@ -130,7 +133,6 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		l := h.Lease()
 		switch {
 		case err == nil && granted.Token > l.Token:
-			h.setDoubt(nil)
 			return &HandedOffError{Run: l.Run, Token: l.Token, Next: granted.Token, Successor: granted.Owner}, nil
 		case transient(err):
 			return nil, err

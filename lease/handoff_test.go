@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -394,6 +395,102 @@ func TestWorkReturnsWithTheReplyToTheGrant(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While a grant to a successor is in flight the holder does not trust its lease: the store may have
+// made the grant. A grant that was not made leaves it trusted.
+func TestLeaseIsNotTrustedWhileItIsHandedOff(t *testing.T) {
+	for _, withdrawn := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			var held *lease.Held
+			f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+				if n == 1 {
+					return next()
+				}
+				if withdrawn {
+					b := runstore.NewBatch(run, runstore.Unguarded("test"))
+					b.Delete(lease.HandoffKey)
+					if _, err := f.Commit(ctx, b); err != nil {
+						t.Error(err)
+					}
+				}
+				granted, err := next()
+				elapse(time.Second)
+				if _, ok := held.Trusted(); ok {
+					t.Error("the lease is trusted before the reply to the grant has arrived")
+				}
+				return granted, err
+			}
+			f.putRequest(`{"owner":"agent-b","grant":"b","ttl":30000000000}`)
+			_ = f.keeper(&lease.Options{Handoff: lease.Overlap}).Do(t.Context(), request(), func(ctx context.Context, h *lease.Held) error {
+				held = h
+				_ = wait(25*time.Second)(ctx, h)
+				if _, ok := h.Trusted(); ok != withdrawn {
+					t.Errorf("withdrawn %v: trusted %v at the end", withdrawn, ok)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// failingReads is a store whose reads of a run's records fail from the second one on.
+type failingReads struct {
+	runstore.RunStore
+	reads atomic.Int64
+}
+
+func (s *failingReads) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	if s.reads.Add(1) > 1 {
+		return nil, &runstore.OpError{Op: "read records", Run: id, Err: runstore.ErrCorrupt}
+	}
+	return s.RunStore.ReadRecords(ctx, id, q)
+}
+
+// A request that cannot be read costs the holder nothing.
+func TestRequestThatCannotBeRead(t *testing.T) {
+	for _, mode := range []lease.HandoffMode{lease.Gap, lease.Overlap} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			f.putRequest(`{"owner":"agent-b","grant":"b","ttl":30000000000}`)
+			keeper, err := lease.New(&failingReads{RunStore: f}, &lease.Options{Handoff: mode})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = keeper.Do(t.Context(), request(), wait(time.Minute))
+			if mode == lease.Overlap && err != nil || mode == lease.Gap && err != lease.ErrHandoffRequested {
+				t.Errorf("%v: got %v", mode, err)
+			}
+			f.wantFree()
+		})
+	}
+}
+
+// A successor whose TTL is short repeats its request in time, whatever its back-off.
+func TestRequestIsRepeatedWithinItsTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		var done sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		done.Go(func() { _ = f.keeper(nil).Do(ctx, request(), wait(time.Hour)) })
+		elapse(time.Second)
+		const ttl = 3 * time.Second
+		successor := f.keeper(&lease.Options{TTL: ttl, MinBackoff: 10 * time.Second})
+		done.Go(func() { _, _ = successor.RequestHandoff(ctx, successorRequest()) })
+		for range 60 {
+			elapse(time.Second)
+			records, err := f.ReadRecords(t.Context(), run, runstore.RecordQuery{Keys: []runstore.RecordKey{lease.HandoffKey}})
+			if err != nil || len(records) != 1 {
+				t.Fatalf("got %v, %v", records, err)
+			}
+			if age := time.Since(records[0].Updated.Time); age > ttl {
+				t.Fatalf("the request is %v old, and is ignored after %v", age, ttl)
+			}
+		}
+		cancel()
+		done.Wait()
+	})
 }
 
 // lateCommits is a store whose commits a test replaces.

@@ -70,12 +70,15 @@ func (h *Held) Fence() runstore.Fence { return h.Lease().Fence() }
 // time, then the machine was suspended or its wall clock was set. Trusted then returns false and
 // requests a renewal at once. It returns true again after that renewal succeeds.
 //
+// While a grant to a successor is in flight, the store may have made it. Trusted then returns false,
+// and true again if the store refuses the grant.
+//
 // True does not permit a write without a fence: the process may be stopped right after the call.
 func (h *Held) Trusted() (until time.Time, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	if h.finished || h.trust.over(now) {
+	if h.finished || h.handing.doubt != nil || h.trust.over(now) {
 		return h.trust.until, false
 	}
 	if h.trust.maybeSuspended(now, h.keeper.wall().Round(0)) {
