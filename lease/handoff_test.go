@@ -404,6 +404,7 @@ func TestLeaseIsNotTrustedWhileItIsHandedOff(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t)
 			var held *lease.Held
+			working := make(chan struct{})
 			f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
 				if n == 1 {
 					return next()
@@ -416,7 +417,7 @@ func TestLeaseIsNotTrustedWhileItIsHandedOff(t *testing.T) {
 					}
 				}
 				granted, err := next()
-				elapse(time.Second)
+				<-working
 				if _, ok := held.Trusted(); ok {
 					t.Error("the lease is trusted before the reply to the grant has arrived")
 				}
@@ -425,6 +426,7 @@ func TestLeaseIsNotTrustedWhileItIsHandedOff(t *testing.T) {
 			f.putRequest(`{"owner":"agent-b","grant":"b","ttl":30000000000}`)
 			_ = f.keeper(&lease.Options{Handoff: lease.Overlap}).Do(t.Context(), request(), func(ctx context.Context, h *lease.Held) error {
 				held = h
+				close(working)
 				_ = wait(25*time.Second)(ctx, h)
 				if _, ok := h.Trusted(); ok != withdrawn {
 					t.Errorf("withdrawn %v: trusted %v at the end", withdrawn, ok)
