@@ -226,28 +226,6 @@ func TestWithdrawnRequestHandsNothingOff(t *testing.T) {
 	})
 }
 
-// A successor that gives up leaves the request of a later one as it is.
-func TestRequestOfALaterSuccessorIsLeftAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		f.grant(agent) // its holder hands nothing off
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		later := `{"owner":"agent-c","grant":"c","ttl":30000000000}`
-		go func() {
-			elapse(2 * time.Second) // the first successor repeats its request after 10 s
-			f.putRequest(later)
-		}()
-		if _, err := f.keeper(nil).RequestHandoff(ctx, successorRequest()); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the first successor got %v, want the deadline", err)
-		}
-		records, err := f.ReadRecords(t.Context(), run, runstore.RecordQuery{Keys: []runstore.RecordKey{lease.HandoffKey}})
-		if err != nil || len(records) != 1 || string(records[0].Value) != later {
-			t.Errorf("the requests are %+v, %v; want that of the later successor", records, err)
-		}
-	})
-}
-
 // A lease that was granted while its successor gave up is released.
 func TestGrantToASuccessorThatGaveUpIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
