@@ -234,3 +234,26 @@ func TestContenderAfterAnOutage(t *testing.T) {
 		})
 	}
 }
+
+// A grace does not prolong a strict lease, which no renewal extends after its expiry.
+func TestStrictLeaseHasNoGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		store := &outage{RunStore: f}
+		keeper, err := lease.New(store, &lease.Options{Grace: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := request()
+		req.Strict = true
+		began := time.Now()
+		err = keeper.Do(t.Context(), req, func(ctx context.Context, _ *lease.Held) error {
+			store.down.Store(true)
+			<-ctx.Done()
+			return nil
+		})
+		if took := time.Since(began); !errors.Is(err, lease.ErrExpired) || took > lease.DefaultTTL+lease.DefaultReleaseTimeout {
+			t.Errorf("got %v after %v, want ErrExpired before the expiry", err, took)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -143,10 +144,11 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 		switch {
 		case errors.As(err, &held):
 			subscribed := hints.begin(ctx)
-			if s.renew(ctx) || subscribed {
+			if s.renew(ctx, held.Holder.Token) || subscribed {
 				wait = 0 // the holder may have acted before the subscription began
 			}
-			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))
+			// The request is repeated in time, too.
+			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1), s.req.TTL/3)
 		case !chosen && (errors.Is(err, ErrLost) || errors.Is(err, runstore.ErrFenced)):
 			// The lease was handed off to this grant, and has ended since.
 			s.req.Grant, s.stored = runstore.NewGrantID(), time.Time{}
@@ -161,8 +163,9 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 }
 
 // renew stores the request if the last one is older than a third of its TTL, after which the holder
-// ignores it, and reports whether it did. A failure is repeated by the next call.
-func (s *successor) renew(ctx context.Context) bool {
+// ignores it, and reports whether it did. A failure is repeated by the next call. The guard at the
+// holder's token keeps a request that arrives after its grant from reaching a later holder.
+func (s *successor) renew(ctx context.Context, holder runstore.Token) bool {
 	if !s.stored.IsZero() && time.Since(s.stored) < s.req.TTL/3 {
 		return false
 	}
@@ -170,7 +173,7 @@ func (s *successor) renew(ctx context.Context) bool {
 	if err != nil {
 		return false // no such value exists
 	}
-	b := runstore.NewBatch(s.req.Run, runstore.Unguarded("a request to the holder, which decides"))
+	b := runstore.NewBatch(s.req.Run, runstore.AtToken(holder))
 	b.Put(HandoffKey, value)
 	ctx, cancel := context.WithTimeout(ctx, s.keeper.opts.RequestTimeout)
 	defer cancel()
@@ -187,7 +190,7 @@ func (s *successor) renew(ctx context.Context) bool {
 // a repeat of the request for the lease finds it, and it is released.
 func (s *successor) withdraw(ctx context.Context) {
 	k := s.keeper
-	deleted := false
+	var deleted atomic.Bool // a call that was abandoned may still return
 	err := retryBounded(ctx, k.opts.ReleaseTimeout/2, s.req.Run, "withdraw the request for a handoff", func(ctx context.Context) error {
 		found, err := readHandoff(ctx, s.store, s.req.Run)
 		if err != nil || found == nil || found.spec.Grant != s.req.Grant {
@@ -196,10 +199,10 @@ func (s *successor) withdraw(ctx context.Context) {
 		b := runstore.NewBatch(s.req.Run, runstore.AtVersion(HandoffKey, found.version))
 		b.Delete(HandoffKey)
 		_, err = s.store.Commit(ctx, b)
-		deleted = err == nil
+		deleted.Store(err == nil)
 		return err
 	})
-	if deleted || err != nil && !errors.Is(err, runstore.ErrConflict) {
+	if deleted.Load() || err != nil && !errors.Is(err, runstore.ErrConflict) {
 		return
 	}
 	if granted, err := k.acquireOnce(ctx, s.req); err == nil {

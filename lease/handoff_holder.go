@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -53,7 +54,7 @@ func isHandoff(err error) bool {
 // handing is the state of a holder's handoff; the mutex of Held guards it.
 type handing struct {
 	found   time.Time                // when a request was found; zero if none was
-	doubt   *runstore.AcquireRequest // a grant that was sent and has no definite answer yet
+	doubt   *runstore.AcquireRequest // a grant that was sent, unless the store has refused it
 	refused runstore.GrantID         // the store refused this grant
 	done    *HandedOffError
 	sent    time.Time // when a grant was first sent while the work ran; zero if none was
@@ -114,8 +115,11 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		h.mu.Unlock()
 		if req == nil {
 			found, err := h.lookForRequest(ctx, store)
-			if err != nil || found == nil {
+			if err != nil && (transient(err) || h.lostBy(err)) {
 				return nil, err
+			}
+			if found == nil { // there is no request, or none that can be read
+				return nil, nil
 			}
 			// The version keeps the grant from a successor that has withdrawn.
 			req = &runstore.AcquireRequest{
@@ -126,10 +130,9 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		}
 		h.setDoubt(req)
 		granted, err := h.keeper.store.AcquireLease(ctx, *req)
+		l := h.Lease()
 		switch {
-		case err == nil:
-			h.setDoubt(nil)
-			l := h.Lease()
+		case err == nil && granted.Token > l.Token:
 			return &HandedOffError{Run: l.Run, Token: l.Token, Next: granted.Token, Successor: granted.Owner}, nil
 		case transient(err):
 			return nil, err
@@ -139,7 +142,7 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		case errors.Is(err, runstore.ErrConflict): // another request, or none
 		case h.lostBy(err):
 			return nil, err
-		default: // the store does not make this grant
+		default: // the store does not make this grant, or made it before the holder's and it has ended
 			h.mu.Lock()
 			h.handing.refused = req.Grant
 			h.mu.Unlock()
@@ -202,6 +205,23 @@ func (h *Held) markHandedOff(done *HandedOffError) {
 	}
 }
 
+// awaitGrant waits, until the deadline, for the grant that was in flight when the work returned. Its
+// context has ended.
+func (h *Held) awaitGrant(deadline time.Time) {
+	if h.granting == nil {
+		return
+	}
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case r := <-h.granting:
+		if r.done != nil {
+			h.markHandedOff(r.done)
+		}
+	case <-timer.C:
+	}
+}
+
 // handOff completes a handoff after the work has returned at the given time. done is nil if no
 // successor requests the lease any more; the lease is then to be released, without the final writes
 // if applied is true.
@@ -226,11 +246,13 @@ func (h *Held) handOff(ctx context.Context, returned time.Time, final runstore.W
 		}
 		applied = true
 	}
+	var granted atomic.Pointer[HandedOffError] // a call that was abandoned may still return
 	err = retryBounded(ctx, opts.ReleaseTimeout, l.Run, "hand off lease", func(ctx context.Context) error {
-		done, err = h.grantSuccessor(ctx)
+		done, err := h.grantSuccessor(ctx)
+		granted.Store(done)
 		return err
 	})
-	if err != nil || done == nil {
+	if done = granted.Load(); err != nil || done == nil {
 		return nil, applied, err
 	}
 	return state.measured(*done, returned), applied, nil

@@ -71,7 +71,7 @@ func (h *Held) heartbeatLoop(ctx context.Context) {
 	for {
 		select {
 		case <-h.workDone:
-			h.pending = b.flight
+			h.pending, h.granting = b.flight, b.grant
 			return
 		case r := <-b.flight:
 			if !b.handleReply(r) {
@@ -138,7 +138,7 @@ func (b *heartbeats) stop() {
 func (b *heartbeats) start(ctx context.Context) {
 	left := time.Until(b.held.trustedUntil())
 	if left <= 0 {
-		left += b.held.keeper.opts.Grace
+		left += b.held.grace()
 	}
 	if b.flight != nil || b.grant != nil || left <= 0 {
 		return
@@ -238,7 +238,7 @@ func (b *heartbeats) checkExpiry() bool {
 		}
 	default:
 	}
-	if left := time.Until(b.held.trustedUntil().Add(b.held.keeper.opts.Grace)); left > 0 {
+	if left := time.Until(b.held.trustedUntil().Add(b.held.grace())); left > 0 {
 		b.expiry.Reset(left)
 		return true
 	}
@@ -286,6 +286,15 @@ func (b *heartbeats) scheduleRetry(err error) {
 	b.failures++
 	b.last = err
 	b.due.Reset(jitter(wait))
+}
+
+// grace returns how long the work goes on after the trusted time. A strict lease has no grace: no
+// renewal extends it after its expiry.
+func (h *Held) grace() time.Duration {
+	if h.Lease().Strict {
+		return 0
+	}
+	return h.keeper.opts.Grace
 }
 
 func (h *Held) trustedUntil() time.Time {

@@ -19,7 +19,10 @@ type Held struct {
 	loopDone chan struct{} // closed when heartbeatLoop has returned
 	renewNow chan struct{} // requests a renewal at once
 	requests chan struct{} // reports that a successor requests the lease
-	pending  chan renewal  // the renewal in flight when heartbeatLoop returned, if any; read after loopDone
+	// pending and granting are the renewal and the grant to a successor in flight when heartbeatLoop
+	// returned, if any. They are read after loopDone.
+	pending  chan renewal
+	granting chan grantReply
 	// background has the goroutines of a handoff. Their context ends when heartbeatLoop returns.
 	background sync.WaitGroup
 
@@ -67,12 +70,15 @@ func (h *Held) Fence() runstore.Fence { return h.Lease().Fence() }
 // time, then the machine was suspended or its wall clock was set. Trusted then returns false and
 // requests a renewal at once. It returns true again after that renewal succeeds.
 //
+// While a grant to a successor is in flight, the store may have made it. Trusted then returns false,
+// and true again if the store refuses the grant.
+//
 // True does not permit a write without a fence: the process may be stopped right after the call.
 func (h *Held) Trusted() (until time.Time, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	if h.finished || h.trust.over(now) {
+	if h.finished || h.handing.doubt != nil || h.trust.over(now) {
 		return h.trust.until, false
 	}
 	if h.trust.maybeSuspended(now, h.keeper.wall().Round(0)) {
@@ -137,6 +143,7 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	h.cancel(ErrEnded)
 	close(h.workDone)
 	<-h.loopDone
+	h.awaitGrant(returned.Add(h.keeper.opts.ReleaseTimeout / 2))
 
 	h.mu.Lock()
 	lost, final, requested := h.lost, h.final, !h.handing.found.IsZero()

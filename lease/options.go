@@ -52,8 +52,8 @@ type Options struct {
 	// A holder whose renewals fail because the store cannot be reached goes on for Grace after its
 	// trusted time: [Held.Trusted] is false, its heartbeats go on, and a renewal that succeeds makes
 	// the lease trusted again. Its work may then run while another holder's does, whose contender
-	// has no Grace or began after the outage; the store refuses its writes from that grant on. A
-	// strict lease still ends at its expiry.
+	// has no Grace or began after the outage; the store refuses its writes from that grant on. The
+	// holder of a strict lease has no grace.
 	//
 	// A contender that could not reach the store for a quarter of the TTL leaves an expired lease to its
 	// holder at first: for Grace or the TTL, the shorter of both, and up to half more, from the first

@@ -212,14 +212,20 @@ func (c *Coordinator) term(ctx context.Context, granted lease.Granted, work leas
 	// The end is judged when the work returns: the release takes a while, in which the context may
 	// end too.
 	done, lost := false, false
+	var result error
 	err := c.keeper.Hold(termCtx, granted, func(ctx context.Context, held *lease.Held) error {
 		err := work(ctx, held)
-		done, lost = ctx.Err() == nil, lease.IsLossOf(context.Cause(ctx), granted.Lease)
+		done, lost, result = ctx.Err() == nil, lease.IsLossOf(context.Cause(ctx), granted.Lease), err
 		return err
 	})
+	_, handedOff := err.(*lease.HandedOffError) // and work has no error but, if any, the refusal of its fence
 	switch {
 	case lost || lease.IsLossOf(err, granted.Lease):
 		return termLost, err
+	case done && handedOff && result != nil:
+		return termSteppedDown, err
+	case done && errors.Is(err, lease.ErrHandedOff):
+		return termDone, result
 	case done:
 		return termDone, err
 	case ctx.Err() != nil:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,6 +149,61 @@ func TestHandoff(t *testing.T) {
 					t.Errorf("the successor's status is %+v after an hour, want its first term", s)
 				}
 			})
+		})
+	}
+}
+
+// Work that is done in the moment of a handoff is done, and Run returns its result. Work that ends with
+// the refusal of its fence is not: the replica is a standby.
+func TestWorkEndsDuringTheHandoff(t *testing.T) {
+	failed, refused := errors.New("failed"), errors.New("refused")
+	for _, result := range []error{nil, failed, refused} {
+		synctest.Test(t, func(t *testing.T) {
+			inner := memory.New(nil).Open()
+			begun, handed := make(chan struct{}), make(chan struct{})
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			var grants atomic.Int64
+			store := hooked{RunStore: inner, granted: func() {
+				if grants.Add(1) == 2 {
+					close(handed)
+					time.AfterFunc(2*time.Second, stop)
+					time.Sleep(time.Second)
+				}
+			}}
+			c, err := election.New(store, "scheduler", &election.Options{Replica: "old", Handoff: lease.Overlap, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				<-begun
+				b := runstore.NewBatch("scheduler", runstore.Unguarded("test"))
+				b.Put(lease.HandoffKey, []byte(`{"owner":"new","grant":"g","ttl":60000000000}`))
+				if _, err := inner.Commit(ctx, b); err != nil {
+					t.Error(err)
+				}
+			}()
+			err = c.Run(ctx, func(ctx context.Context, held *lease.Held) error {
+				close(begun)
+				select {
+				case <-handed:
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+				if result != refused {
+					return result
+				}
+				b := runstore.NewBatch("scheduler", held.Fence())
+				b.Append("late", nil)
+				_, err := inner.Commit(ctx, b)
+				return err
+			})
+			switch s := c.Status(); {
+			case result == refused && (!errors.Is(err, context.Canceled) || s.Lost != 0 || s.Err != nil):
+				t.Errorf("got %v, status %+v; want a standby until the context ends", err, s)
+			case result != refused && err != result:
+				t.Errorf("got %v, want %v", err, result)
+			}
 		})
 	}
 }

@@ -62,7 +62,10 @@ func (m *Membership) Shards(ctx context.Context, n int, work ShardWork) error {
 	}
 	defer m.shards.Store(nil)
 	if err := m.update(ctx, func(r *memberRecord) { r.Shards = n }); err != nil {
-		return errors.Join(context.Cause(ctx), err)
+		err = errors.Join(context.Cause(ctx), err)
+		s.end(err)
+		s.running.Wait() // an earlier assignment may have begun work
+		return err
 	}
 	m.poller.request()
 	var err error

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,6 +70,56 @@ func TestKilledWorker(t *testing.T) {
 			})
 		}
 	}
+}
+
+// silentFor is a store that does not answer commits to one run.
+type silentFor struct {
+	runstore.RunStore
+	run runstore.RunID
+}
+
+func (s silentFor) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if b.Run() != s.run {
+		return s.RunStore.Commit(ctx, b)
+	}
+	<-ctx.Done()
+	return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrUnknownOutcome, Cause: ctx.Err()}
+}
+
+// A member that restarts follows the assignment at once. Shards waits for its work also if ctx ends
+// before the number of shards is recorded.
+func TestShardsWaitsForWorkThatBeganBeforeItsRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		first := open(t, store, options())
+		spec := group.MemberSpec{Name: "a"}
+		var working atomic.Int64
+		begun := make(chan struct{}, 10)
+		join := func(ctx context.Context, g *group.Group, end context.CancelFunc) {
+			err := g.Join(t.Context(), spec, func(_ context.Context, m *group.Membership) error {
+				go func() { <-begun; end() }()
+				err := m.Shards(ctx, 1, func(ctx context.Context, _ *lease.Held, _ int) error {
+					working.Add(1)
+					defer working.Add(-1)
+					begun <- struct{}{}
+					<-ctx.Done()
+					time.Sleep(time.Second)
+					return context.Cause(ctx)
+				})
+				if n := working.Load(); n != 0 || !errors.Is(err, context.Canceled) {
+					t.Errorf("Shards returned %v while the work on %d shards runs", err, n)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		join(ctx, first, cancel)
+		ctx, cancel = context.WithCancel(t.Context())
+		join(ctx, open(t, silentFor{store, first.MemberRun("a")}, options()), cancel)
+	})
 }
 
 // A member that joins gets its share from the others, whose work ends with ErrMoved before the
