@@ -316,6 +316,24 @@ func TestBreakFaults(t *testing.T) {
 	}
 }
 
+// A break whose context ends right after its grant leaves the lease free all the same.
+func TestBreakIsCancelled(t *testing.T) {
+	t.Parallel()
+	inner := memory.New(nil).Open()
+	old := heldRun(t, inner)
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &hooked{RunStore: inner, acquire: func(_ int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+		defer cancel()
+		return next()
+	}}
+	if broken, err := lease.Break(ctx, s, breaking(old.Token)); err != nil || broken.Token != 2 {
+		t.Errorf("got %+v, %v; want token 2", broken, err)
+	}
+	if head := headOf(t, inner); head.Token != 2 || head.Holder != (runstore.Holder{}) {
+		t.Errorf("the head is %+v, want a free lease", head)
+	}
+}
+
 // A break of whatever grant is current follows a token that moves, and ends the grant that it has
 // read.
 func TestBreakWhoever(t *testing.T) {

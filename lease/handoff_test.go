@@ -272,7 +272,12 @@ func TestRequestChangesBeforeTheGrant(t *testing.T) {
 						return next()
 					}
 					f.putRequest(`{"owner":"agent-b","grant":"b","ttl":30000000000}`)
-					err := f.keeper(&lease.Options{Handoff: mode}).Do(t.Context(), request(), wait(time.Minute))
+					err := f.keeper(&lease.Options{Handoff: mode}).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+						var last runstore.Writes
+						last.Append("last", nil)
+						held.ReleaseWith(last)
+						return wait(time.Minute)(ctx, held)
+					})
 					var handed *lease.HandedOffError
 					switch errors.As(err, &handed); {
 					case name == "replaced" && (handed == nil || handed.Successor != "agent-c"):
@@ -281,6 +286,11 @@ func TestRequestChangesBeforeTheGrant(t *testing.T) {
 						t.Errorf("got %v, want no handoff", err)
 					case name == "withdrawn":
 						f.wantFree()
+					}
+					if name == "withdrawn" {
+						if events, err := f.ReadJournal(t.Context(), run, 1, 10); err != nil || len(events) != 1 {
+							t.Errorf("the journal is %v, %v; want the last write of the work, once", events, err)
+						}
 					}
 					f.wantNoRequest()
 				})

@@ -115,6 +115,26 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// The matcher has a TTL of its own by default, with a file, without one, and without a section.
+func TestMatcherTTL(t *testing.T) {
+	t.Parallel()
+	for file, want := range map[string]time.Duration{
+		"": tapeconfig.MatcherTTL, "tape: {reactors: {matcher: {grace_s: 1}}}": tapeconfig.MatcherTTL, "tape: {reactors: {agent: {lease_ttl_s: 60}}}": tapeconfig.MatcherTTL,
+		"tape: {reactors: {matcher: {lease_ttl_s: 60}}}": time.Minute,
+	} {
+		c, err := tapeconfig.Parse("f", []byte(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := c.Reactor(tapeconfig.Matcher); r.TTL != want || r.Heartbeat != want/3 {
+			t.Errorf("%q: a TTL of %v and a heartbeat of %v, want %v and a third of it", file, r.TTL, r.Heartbeat, want)
+		}
+	}
+	if r := new(tapeconfig.Config).Reactor(tapeconfig.Matcher); r.TTL != tapeconfig.MatcherTTL {
+		t.Errorf("without a file: a TTL of %v, want %v", r.TTL, tapeconfig.MatcherTTL)
+	}
+}
+
 func TestZeroConfig(t *testing.T) {
 	t.Parallel()
 	var c tapeconfig.Config

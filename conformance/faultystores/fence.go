@@ -31,6 +31,8 @@ func fenceStores() []faultyStore {
 			"I3/zombie-status-is-refused", statusUnfenced},
 		{"renewal-by-any-grant", "RenewLease extends the lease under any fence.",
 			"I3/zombie-renewal-is-refused", renewAny},
+		{"renewal-with-a-status-by-any-grant", "RenewLease checks the fence, and not if it carries a status: the row of the status is updated by the run alone.",
+			"I3/every-mutation-target-refuses-a-stale-token", renewStatusUnfenced},
 		{"release-by-name", "ReleaseLease looks at the run and not at the grant, and frees another holder's lease.",
 			"I3/zombie-release-is-refused", releaseAny},
 		{"expiry-ends-a-grant", "A late holder is refused although no other handle has taken over.",
@@ -162,6 +164,17 @@ func renewAny(s *store) {
 	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
 		if now := s.current(req.Fence.Run()); now.Token > req.Fence.Token() {
 			req.Fence = now.Fence()
+		}
+		return h.Handle.RenewLease(ctx, req)
+	}
+}
+
+func renewStatusUnfenced(s *store) {
+	renewAny(s)
+	unfenced := s.renew
+	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
+		if req.Writes.Status != nil {
+			return unfenced(ctx, h, req)
 		}
 		return h.Handle.RenewLease(ctx, req)
 	}

@@ -124,6 +124,7 @@ func (r *report) take(e event, label string, counts map[string]*packageResult) {
 		fmt.Fprint(r.out, strings.Join(r.output[key], ""))
 		r.failures = append(r.failures, strings.TrimSpace(path+" "+e.Test))
 		if e.Test == "" {
+			r.unfinished(path)
 			p.wall = seconds(e.Elapsed)
 			r.packages = append(r.packages, *p)
 			fmt.Fprintf(r.out, "FAIL  %-60s %6.1f s\n", path, e.Elapsed)
@@ -132,6 +133,21 @@ func (r *report) take(e event, label string, counts map[string]*packageResult) {
 		return
 	}
 	delete(r.output, key)
+}
+
+// unfinished prints the output of the tests that a package began and did not end, because its process
+// crashed, was killed or took too long. The stacks of all goroutines are in the output of one of them.
+func (r *report) unfinished(path string) {
+	const most = 3000 // lines
+	for _, key := range slices.Sorted(maps.Keys(r.output)) {
+		test, ok := strings.CutPrefix(key, path+"\x00")
+		if !ok || test == "" {
+			continue
+		}
+		lines := r.output[key]
+		fmt.Fprintf(r.out, "%s did not end:\n%s", test, strings.Join(lines[:min(len(lines), most)], ""))
+		delete(r.output, key)
+	}
 }
 
 // reason returns why a test was skipped: the first line that it logged.

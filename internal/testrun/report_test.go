@@ -27,6 +27,13 @@ const failing = `{"Action":"output","Package":"m/b","Test":"TestBad","Output":"=
 {"Action":"fail","Package":"m/b","Elapsed":0.3}
 `
 
+const killed = `{"Action":"run","Package":"m/d","Test":"TestHangs"}
+{"Action":"output","Package":"m/d","Test":"TestHangs","Output":"=== RUN   TestHangs\n"}
+{"Action":"output","Package":"m/d","Test":"TestHangs","Output":"SIGQUIT: quit\n"}
+{"Action":"output","Package":"m/d","Output":"FAIL\tm/d\t9s\n"}
+{"Action":"fail","Package":"m/d","Elapsed":9}
+`
+
 const broken = `{"ImportPath":"m/c","Action":"build-output","Output":"c.go:1:1: syntax error\n"}
 {"ImportPath":"m/c","Action":"build-fail"}
 {"Action":"fail","Package":"m/c","Elapsed":0,"FailedBuild":"m/c"}
@@ -43,6 +50,7 @@ func TestReport(t *testing.T) {
 			"some rounds of cases in m/a (1 reductions", "1 packages in 3 s",
 		}},
 		{"failing", sound + failing, false, []string{"bad.go:3: got 2, want 1", "FAILED: m/b TestBad", "FAIL  m/b"}},
+		{"killed", sound + killed, false, []string{"TestHangs did not end:", "SIGQUIT: quit", "FAILED: m/d"}},
 		{"broken", broken, false, []string{"c.go:1:1: syntax error", "FAILED: m/c"}},
 		{"nothing", "", false, nil},
 		{"no test ran", "panic: no JSON\n", false, []string{"panic: no JSON"}},

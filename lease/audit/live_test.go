@@ -307,3 +307,25 @@ func TestInvalidOptions(t *testing.T) {
 		t.Errorf("without options: %v", err)
 	}
 }
+
+// A contradiction that only one of the two readings of a run shows is not reported.
+func TestUnconfirmedIsNotReported(t *testing.T) {
+	t.Parallel()
+	engine := memory.New(nil)
+	store := engine.Open()
+	fill(t, store, engine.Advance)
+	heads := 0
+	found, report := check(t, &falsified{RunStore: store, head: func(r *runstore.Run) {
+		if r.ID != "run-1" {
+			return
+		}
+		if heads++; heads <= 2 { // before and after the journal in the first reading
+			r.Summary.Value = []byte("forged")
+		} else {
+			r.Holder.Owner = ""
+		}
+	}}, audit.Options{})
+	if len(found) != 0 || report.Findings != 0 || heads != 5 {
+		t.Errorf("found %v, %+v after %d readings of the head; want nothing after 5", found, report, heads)
+	}
+}

@@ -262,8 +262,11 @@ func TestUnknownHold(t *testing.T) {
 		if again := hold(t, c, r.ID, 7, time.Minute); again.ID != r.ID || again.Amount != 7 {
 			t.Errorf("repeated hold %+v, want %q", again, r.ID)
 		}
-		if _, err := c.Hold(t.Context(), claim.HoldRequest{ID: r.ID, Owner: "b", Amount: 7, TTL: time.Minute}); runstore.KindOf(err) != runstore.ErrInvalid {
-			t.Errorf("hold under the id of another owner: %v", err)
+		for _, other := range []claim.HoldRequest{{Owner: "b", Amount: 7}, {Owner: "a", Amount: 8}} {
+			other.ID, other.TTL = r.ID, time.Minute
+			if _, err := c.Hold(t.Context(), other); runstore.KindOf(err) != runstore.ErrInvalid {
+				t.Errorf("hold of %d by %q under the id of a hold of 7 by a: %v, want ErrInvalid", other.Amount, other.Owner, err)
+			}
 		}
 		wantUsage(t, c, claim.Usage{Capacity: 10, Held: 7})
 		time.Sleep(time.Minute)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,6 +218,33 @@ func TestLateRelease(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := history(t, store, a.group, "a"); late != 1 || fmt.Sprint(got) != "[joined 1 released 1]" {
 			t.Errorf("events %v after %d late releases, want one end", got, late)
+		}
+	})
+}
+
+// A member that renews its expired lease late, just before another one removes it, stays a member.
+func TestLateRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		a := join(t, store, group.MemberSpec{Name: "a"}, nil)
+		fence := a.membership(t).Fence()
+		var attempts atomic.Int32
+		join(t, &reaping{store, func() {
+			if attempts.Add(1) > 1 {
+				return
+			}
+			if _, err := store.RenewLease(t.Context(), runstore.RenewRequest{Fence: fence, TTL: time.Minute}); err != nil {
+				t.Error(err)
+			}
+		}}, group.MemberSpec{Name: "b"}, nil).membership(t)
+		a.set(func(c *conn) { c.cut = true })
+		time.Sleep(30 * time.Second)
+		if got := names(t, open(t, store, options())); attempts.Load() != 1 || !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("members %v after %d attempts at the removal, want a and b after one", got, attempts.Load())
+		}
+		time.Sleep(time.Minute)
+		if got := history(t, store, a.group, "a"); attempts.Load() != 2 || fmt.Sprint(got) != "[joined 1 expired 1]" {
+			t.Errorf("events %v after %d attempts at the removal, want the end after two", got, attempts.Load())
 		}
 	})
 }
