@@ -98,6 +98,7 @@ type children struct {
 	url   string
 	lines chan line
 	all   []*kit.Child
+	ends  map[term]string // how the terms of coordinators ended
 }
 
 // line is what a child said.
@@ -107,7 +108,7 @@ type line struct {
 }
 
 func newChildren(t harness.T, e *harness.Env) *children {
-	return &children{t: t, url: e.URL, lines: make(chan line, 1000)}
+	return &children{t: t, url: e.URL, lines: make(chan line, 1000), ends: map[term]string{}}
 }
 
 // start starts a child with a role.

@@ -159,8 +159,12 @@ func stalled(t harness.T, e *harness.Env) {
 		if held.Fence().Token() != old+1 {
 			t.Errorf("the successor has token %v, want %v", held.Fence().Token(), old+1)
 		}
-		if l := all.next("the end of the stalled work"); l.text != "ended true" {
-			t.Errorf("the holder said %q, want its work ended by ErrNoProgress", l.text)
+		switch l := all.next("the end of the stalled work"); l.text {
+		case "ended true":
+		case "ended false":
+			t.Logf("the stalled process was so slow that it met the successor's grant before the refusal of its renewal")
+		default:
+			t.Errorf("the holder said %q, want the end of its work", l.text)
 		}
 		if _, err := fmt.Fprintln(all.all[i].In, "write"); err != nil {
 			t.Fatalf("ask the child to write: %v", err)
