@@ -42,7 +42,7 @@ func outageOfTwoTTLs(t harness.T, e *harness.Env) {
 	var mu sync.Mutex
 	held := map[int]*lease.Held{}
 	taken, cut := map[int]bool{}, false
-	early := 0 // how many holders have lost their lease
+	early := 0     // how many holders have lost their lease
 	const dead = 0 // the index of the run whose holder is dead
 	for i := range leases {
 		e.Create(t, id(i))
