@@ -22,7 +22,7 @@ func Cases() []harness.Case {
 			token. A store whose index of runnable runs hides an expired lease, or shows it for ever, leaves work
 			undone.`},
 		{Guarantee: "I1", Name: "members-of-a-group-share-its-shards", Needs: processes, Run: groupOfWorkers, Doc: `
-			Three processes join a group and share 30 shards, and one of them is killed. The others own and write every
+			Three processes join a group and share its shards, and one of them is killed. The others own and write every
 			shard again, the membership of the dead one ends with one event that says so, and along the journal of each
 			shard the tokens never fall. A store that leaves a dead member in the index, or accepts the writes of two
 			owners, fails.`},
@@ -141,6 +141,18 @@ func (c *children) next(what string) line {
 		c.t.Fatalf("no child said anything while the case waited for %s", what)
 	}
 	return line{}
+}
+
+// said returns the lines that the children have said and nobody has read.
+func (c *children) said() (all []line) {
+	for {
+		select {
+		case l := <-c.lines:
+			all = append(all, l)
+		default:
+			return all
+		}
+	}
 }
 
 // end closes the inputs of the children that are alive.
