@@ -32,7 +32,7 @@ var serveKeys = map[string]kind{
 const (
 	// shortest is the unit of the shortest lease, and of time on the wire.
 	shortest = time.Millisecond
-	// longest is a day: a process that pauses for longer is one that nobody waits for.
+	// longest is a day.
 	longest = 24 * time.Hour
 )
 

@@ -114,7 +114,7 @@ the counts are the last one, {"report": …}.`,
 				}
 				if err != nil && failed == nil {
 					failed = err
-					stop() // nobody reads on
+					stop() // the reader of the output has gone
 				}
 			}
 			store, err := runstore.Open(ctx, readOnly(address))

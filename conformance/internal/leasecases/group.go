@@ -19,8 +19,8 @@ import (
 const (
 	// shards is the number of shards that three members share.
 	shards = 6
-	// groupTTL is so long that a slow engine, such as Spanner's emulator beside other cases, renews
-	// the leases of all shards in time.
+	// groupTTL is long, because a slow engine has to renew the leases of all shards in time:
+	// Spanner's emulator, while other cases run.
 	groupTTL = 15 * time.Second
 )
 

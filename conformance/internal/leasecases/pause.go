@@ -12,8 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// pauseBetweenWrites stops a process while it holds no lock of the engine: on SQLite nobody could take
-// over otherwise before the process goes on.
+// pauseBetweenWrites stops a process while it holds no lock of the engine. With SQLite's write lock it
+// would keep every other process from a takeover.
 func pauseBetweenWrites(t harness.T, e *harness.Env, p *os.Process) error {
 	t.Helper()
 	for i := range 100 {
