@@ -43,13 +43,12 @@ test: lint ## what CI runs: lint, then every test once; says what it leaves to t
 	$(GO) -C $(EXAMPLE) test -count=1 ./...
 
 .PHONY: test-full
-test-full: lint lint-containers ## the race detector on everything, all rounds, every transport, peers, containers, mutants; takes long
+test-full: lint lint-containers ## the race detector on everything, all rounds, every transport, peers, containers; takes hours
 	$(GO) run ./internal/testrun -full
 	TAPESTORE_EFFORT=full $(GO) -C $(EXAMPLE) test -race -count=1 ./...
 	$(MAKE) k8s
 	$(MAKE) peers
 	$(MAKE) containers
-	$(MAKE) mutants
 
 .PHONY: containers
 containers: ## the suite on engines in containers; needs Docker
