@@ -80,6 +80,13 @@ MUTANTS ?=
 mutants: ## put bugs into the adapters, one at a time, and report those that no test notices; MUTANTS='-engine sqlite' chooses
 	$(GO) run ./conformance/mutants $(MUTANTS)
 
+FUZZTIME ?= 1m
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME (1m); an input that fails is kept in the package's testdata
+	@grep -rn --include='*_test.go' '^func Fuzz' . | sed 's|^\./\(.*\)/[^/]*:[0-9]*:func \(Fuzz[A-Za-z]*\).*|\1 \2|' | while read -r package target; do \
+		echo "$$package $$target"; $(GO) test ./$$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) </dev/null || exit 1; \
+	done
+
 .PHONY: bench
 bench: ## the benchmark of all engines and their peers, into bench.html; minutes of building the first time
 	$(GO) -C $(PEERS) run ./cmd/tapestore bench --all --format html --out $(CURDIR)/bench.html
