@@ -84,7 +84,7 @@ FUZZTIME ?= 1m
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME (1m); an input that fails is kept in the package's testdata
 	@grep -rn --include='*_test.go' '^func Fuzz' . | sed 's|^\./\(.*\)/[^/]*:[0-9]*:func \(Fuzz[A-Za-z]*\).*|\1 \2|' | while read -r package target; do \
-		echo "$$package $$target"; $(GO) test ./$$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) </dev/null || exit 1; \
+		echo "$$package $$target"; $(GO) test ./$$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s </dev/null || exit 1; \
 	done
 
 .PHONY: bench

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"unicode/utf8"
 )
 
 // format is the version of the stored form that this package writes, and the highest that it reads.
@@ -50,6 +51,9 @@ func decode(what string, value []byte, head any, bodies ...*string) error {
 	for i, n := range e.Bodies {
 		if n < 0 || n > len(rest) {
 			return refuse(ErrFormat, "%s is damaged: body %d is cut short", what, i)
+		}
+		if !utf8.Valid(rest[:n]) { // it was when it was stored, see checkText
+			return refuse(ErrFormat, "%s is damaged: body %d is not UTF-8", what, i)
 		}
 		*bodies[i], rest = string(rest[:n]), rest[n:]
 	}

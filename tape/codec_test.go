@@ -37,6 +37,7 @@ func TestUnreadableValuesAreRefused(t *testing.T) {
 		"no format":   strings.Replace(good, `"v":1`, `"v":0`, 1),
 		"cut":         good[:len(good)-1],
 		"too long":    good + "x",
+		"not UTF-8":   good[:len(good)-1] + "\xff",
 		"negative":    strings.Replace(good, "[2,1]", "[4,-1]", 1),
 		"few bodies":  strings.Replace(good, "[2,1]", "[3]", 1),
 		"empty":       "",

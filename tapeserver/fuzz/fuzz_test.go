@@ -82,6 +82,7 @@ func FuzzStored(f *testing.F) {
 		f.Add(uint8(3*n), uint8(n), uint16(0), []byte("{"))
 		f.Add(uint8(3*n), uint8(n), uint16(9*n), []byte("9"))
 		f.Add(uint8(3*n), uint8(n), uint16(20+n), []byte(`"`))
+		f.Add(uint8(3*n), uint8(n), uint16(60+n), []byte("\xff"))
 	}
 	f.Fuzz(func(t *testing.T, calm, record uint8, at uint16, with []byte) {
 		serve(t, func(s *server) {
