@@ -120,7 +120,8 @@ site-packages:
 
 .PHONY: site
 site: $(HUGO) site-packages ## the documentation site, into dist/site, with its links checked
-	cd $(SITE) && HUGO_PARAMS_COMMIT=$$(git rev-parse HEAD) $(CURDIR)/$(HUGO) build --panicOnWarning --cleanDestinationDir --destination $(CURDIR)/dist/site
+	rm -rf dist/site
+	cd $(SITE) && HUGO_PARAMS_COMMIT=$$(git rev-parse HEAD) $(CURDIR)/$(HUGO) build --panicOnWarning --destination $(CURDIR)/dist/site
 	$(GO) -C $(SITE) vet ./... && $(GO) -C $(SITE) test -count=1 ./...
 
 .PHONY: site-serve
