@@ -116,7 +116,7 @@ site-packages:
 	@for module in . $(K8S); do \
 		$(GO) -C $$module list -find -f '{{.ImportPath}}	{{.Doc}}' ./... || exit 1; \
 	done >$(SITE)/assets/packages.tmp
-	@grep -v '/internal' $(SITE)/assets/packages.tmp | LC_ALL=C sort >$(SITE)/assets/packages.csv && rm $(SITE)/assets/packages.tmp
+	@grep -v '^[^	]*/internal' $(SITE)/assets/packages.tmp | LC_ALL=C sort >$(SITE)/assets/packages.csv && rm $(SITE)/assets/packages.tmp
 
 .PHONY: site
 site: $(HUGO) site-packages ## the documentation site, into dist/site, with its links checked
