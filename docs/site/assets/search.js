@@ -19,9 +19,10 @@
 
 	const count = (text, word) => text.toLowerCase().split(word).length - 1;
 
-	// score is 0 unless the section has every word; words of headings and titles count for more.
+	// score is 0 unless the section has every word. Words of headings and titles count for more, and
+	// so do words that stand together.
 	const score = ([, page, heading, text], words) => {
-		let sum = 0;
+		let sum = words.length > 1 && text.toLowerCase().includes(words.join(" ")) ? 15 : 0;
 		for (const word of words) {
 			const n = 20 * count(heading, word) + 10 * count(page, word) + Math.min(count(text, word), 5);
 			if (n === 0) return 0;
@@ -48,6 +49,14 @@
 		return li;
 	};
 
+	const say = (text) => {
+		const li = document.createElement("li");
+		li.textContent = text;
+		results.replaceChildren(li);
+		results.hidden = false;
+		status.textContent = text;
+	};
+
 	const search = async () => {
 		const words = input.value.toLowerCase().split(/\s+/).filter((word) => word.length > 1);
 		if (words.length === 0) {
@@ -60,18 +69,16 @@
 		try {
 			sections = await load();
 		} catch (err) {
-			results.hidden = true;
-			status.textContent = `The index of the search cannot be loaded: ${err.message}`;
+			say(`The index of the search cannot be loaded: ${err.message}`);
 			return;
 		}
 		if (asked !== input.value) return; // a later key has the field
 		const found = sections.map((s) => [score(s, words), s]).filter(([n]) => n > 0).sort(([a], [b]) => b - a);
-		results.replaceChildren(...found.slice(0, most).map(([, s]) => item(s, words[0])));
 		if (found.length === 0) {
-			const li = document.createElement("li");
-			li.textContent = "No section has all of these words.";
-			results.replaceChildren(li);
+			say("No section has all of these words.");
+			return;
 		}
+		results.replaceChildren(...found.slice(0, most).map(([, s]) => item(s, words[0])));
 		results.hidden = false;
 		status.textContent = found.length === 1 ? "1 section found" : `${found.length} sections found`;
 	};
