@@ -14,6 +14,7 @@ CONTAINERS := containers
 PEERS := bench/peers
 TEMPORAL := bench/peers/temporal
 K8S := lease/k8s
+SITE := docs/site
 
 .DEFAULT_GOAL := help
 
@@ -109,6 +110,30 @@ gobench: ## the Go benchmarks; BENCH=regexp chooses
 .PHONY: demo
 demo: ## workers on one run: one killed, one paused beyond its lease, nothing done twice
 	$(GO) run ./demo
+
+# Hugo is a tool of the module docs/site. Compiling it takes minutes the first time.
+HUGO := bin/hugo
+
+$(HUGO): $(SITE)/go.mod
+	CGO_ENABLED=0 $(GO) -C $(SITE) build -o ../../bin/ github.com/gohugoio/hugo
+
+.PHONY: site-packages
+site-packages:
+	@mkdir -p $(SITE)/assets
+	@for module in . $(K8S); do \
+		$(GO) -C $$module list -find -f '{{.ImportPath}}	{{.Doc}}' ./... || exit 1; \
+	done >$(SITE)/assets/packages.tmp
+	@grep -v '^[^	]*/internal' $(SITE)/assets/packages.tmp | LC_ALL=C sort >$(SITE)/assets/packages.csv && rm $(SITE)/assets/packages.tmp
+
+.PHONY: site
+site: $(HUGO) site-packages ## the documentation site, into dist/site, with its links checked
+	rm -rf dist/site
+	cd $(SITE) && HUGO_PARAMS_COMMIT=$$(git rev-parse HEAD) $(CURDIR)/$(HUGO) build --panicOnWarning --destination $(CURDIR)/dist/site
+	$(GO) -C $(SITE) vet ./... && $(GO) -C $(SITE) test -count=1 ./...
+
+.PHONY: site-serve
+site-serve: $(HUGO) site-packages ## the documentation site on loopback, built again at each change
+	cd $(SITE) && $(CURDIR)/$(HUGO) server --bind 127.0.0.1 --renderToMemory
 
 .PHONY: generate
 generate: ## the Go code of the wire protocol

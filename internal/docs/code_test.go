@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tapestore/tapestore/conformance"
@@ -166,6 +167,19 @@ func TestDecisionsAreShort(t *testing.T) {
 // isCase knows the cases of both suites, and the tests of all packages.
 func isCase(t *testing.T) func(string) bool {
 	t.Helper()
+	tests, err := testNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(name string) bool {
+		_, isCase := conformance.Find(name)
+		_, isCheck := protocol.Find(name)
+		return isCase || isCheck || tests[name]
+	}
+}
+
+// testNames returns the names of the tests of all packages.
+var testNames = sync.OnceValues(func() (map[string]bool, error) {
 	tests := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
@@ -177,15 +191,8 @@ func isCase(t *testing.T) func(string) bool {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return func(name string) bool {
-		_, isCase := conformance.Find(name)
-		_, isCheck := protocol.Find(name)
-		return isCase || isCheck || tests[name]
-	}
-}
+	return tests, err
+})
 
 func isFaultyStore(*testing.T) func(string) bool {
 	names := map[string]bool{}
