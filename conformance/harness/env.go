@@ -25,7 +25,7 @@ type Env struct {
 
 	name     string               // of the case: guarantee/name
 	costly   bool                 // Harness.Costly
-	leftOut  *notes               // what Scaled left out
+	leftOut  *notes               // what Scaled and Affordable left out
 	raised   *notes               // the epochs that the case raised
 	advanced func() time.Duration // how far AdvanceClock has moved the store clock
 }
@@ -68,7 +68,20 @@ func (e *Env) Scaled(t T, what string, quick, full int) int {
 	return quick
 }
 
-// LeftOut returns what Scaled left out, such as "5000 of 100000 events".
+// Affordable returns n, or few on a costly engine (see [Harness.Costly]), in a full run too: what
+// an emulator cannot do within a case's time. What is left out is logged and reported.
+func (e *Env) Affordable(t T, what string, n, few int) int {
+	t.Helper()
+	if !e.costly {
+		return n
+	}
+	note := fmt.Sprintf("%d of %d %s, because the engine is costly", few, n, what)
+	t.Logf("reduced: %s", note)
+	e.leftOut.add(note)
+	return few
+}
+
+// LeftOut returns what Scaled and Affordable left out, such as "5000 of 100000 events".
 func (e *Env) LeftOut() []string { return e.leftOut.list() }
 
 // notes is a list without duplicates, safe for concurrent use.

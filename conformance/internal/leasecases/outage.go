@@ -17,7 +17,7 @@ import (
 // outageOfTwoTTLs takes the network away. The case waits for the outage in real time, because an
 // engine's clock cannot be moved.
 func outageOfTwoTTLs(t harness.T, e *harness.Env) {
-	leases, outageTTL := e.Scaled(t, "leases under an outage", 10, 200), 6*time.Second
+	leases, outageTTL := e.Scaled(t, "leases under an outage", 10, e.Affordable(t, "leases under an outage", 200, 10)), 6*time.Second
 	if leases > 10 { // a slow engine renews that many in a longer heartbeat only
 		outageTTL = lease.DefaultTTL
 	}
