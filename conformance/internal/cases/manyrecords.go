@@ -158,7 +158,7 @@ func (m *recordModel) every(step, first int) (numbers []int) {
 }
 
 func manyRecords(t harness.T, e *harness.Env) {
-	n := e.Scaled(t, "records", 1500, e.Affordable(t, "records", 100_000, 10_000))
+	n := e.Scaled(t, "records", 1500, e.Affordable(t, "records", 100_000, 3000))
 	e.Create(t, "run")
 	m := &recordModel{id: "run", all: make([]runstore.Record, n), top: make([]runstore.Version, n)}
 	const high = 2 // the record of the highest version, not written again before the purge
