@@ -75,7 +75,7 @@ func (s storedHandoff) spec() runstore.LeaseSpec {
 //
 // Of several successors, the one that asked last is granted the lease first; the others go on
 // waiting. If ctx ends, the request is withdrawn, and a lease that was granted for it meanwhile is
-// released. A request whose sender died is ignored after its TTL.
+// revoked. A request whose sender died is ignored after its TTL.
 //
 // The request names no guards, writes or reason to preempt: runstore.ErrInvalid. The store must be
 // a runstore.RunStore, or have its methods Commit, ReadRecords and Now: runstore.ErrUnsupported.
@@ -206,7 +206,7 @@ func (s *successor) withdraw(ctx context.Context) {
 		return
 	}
 	if granted, err := k.acquireOnce(ctx, s.req); err == nil {
-		_ = k.newHeld(granted).release(ctx, runstore.Writes{}) // the lease otherwise expires
+		_ = k.newHeld(granted).revoke(ctx) // the lease otherwise expires
 	}
 }
 

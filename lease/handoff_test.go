@@ -225,8 +225,8 @@ func TestWithdrawnRequestHandsNothingOff(t *testing.T) {
 	})
 }
 
-// A lease that was granted while its successor gave up is released.
-func TestGrantToASuccessorThatGaveUpIsReleased(t *testing.T) {
+// A lease that was granted while its successor gave up is revoked.
+func TestGrantToASuccessorThatGaveUpIsRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newFixture(t).begin(&lease.Options{Handoff: lease.Gap}, 0, nil)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -242,6 +242,7 @@ func TestGrantToASuccessorThatGaveUpIsReleased(t *testing.T) {
 			t.Error("the successor worked after its context had ended")
 		}
 		h.wantFree()
+		h.wantFormer(runstore.EndRevoked)
 	})
 }
 

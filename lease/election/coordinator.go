@@ -119,7 +119,7 @@ func (c *Coordinator) Run(ctx context.Context, work lease.Work) (err error) {
 		granted, err := c.acquire(ctx)
 		switch {
 		case err == nil && ctx.Err() != nil:
-			return c.keeper.Hold(ctx, granted, work) // releases the lease, and does not run the work
+			return c.keeper.Hold(ctx, granted, work) // revokes the lease, and does not run the work
 		case ctx.Err() != nil:
 			return errors.Join(context.Cause(ctx), err)
 		case err != nil:

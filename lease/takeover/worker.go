@@ -229,11 +229,13 @@ func lostRace(err error) bool {
 func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 	id := granted.Lease.Run
 	err := w.keeper.Hold(ctx, granted, func(ctx context.Context, held *lease.Held) error {
-		if _, err := crossrun.Recover(ctx, w.store, held.Fence()); err != nil {
-			return err
+		_, err := crossrun.Recover(ctx, w.store, held.Fence())
+		var run runstore.Run
+		if err == nil {
+			run, err = w.store.GetRun(ctx, id)
 		}
-		run, err := w.store.GetRun(ctx, id)
 		if err != nil {
+			held.Abandon() // the work has not run, and the former holder's may be unfinished
 			return err
 		}
 		return work(ctx, held, run)
