@@ -199,3 +199,14 @@ func (b *backoff) next() time.Duration {
 	b.count++
 	return jitter(min(2*firstPause<<min(b.count-1, 16), lastPause))
 }
+
+// LeaseVector describes the lease of a replica on a shard of a reaction.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "the lease of one run for each shard of a reaction",
+		Payload:     "the engine's; the owner is the replica, and the shard's cursor is a record",
+		Enforcement: "by the store, at each advance: the tasks and the cursor past their entries are one step under the fence",
+		Token:       "the run's",
+		Handoff:     "release, or expiry; replicas with fewer shards ask first",
+	}
+}
