@@ -132,8 +132,10 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		granted, err := h.keeper.store.AcquireLease(ctx, *req)
 		l := h.Lease()
 		switch {
-		case err == nil && granted.Token > l.Token:
+		case err == nil && granted.Token == l.Token+1 && granted.Former == runstore.EndHandedOff:
 			return &HandedOffError{Run: l.Run, Token: l.Token, Next: granted.Token, Successor: granted.Owner}, nil
+		case err == nil && granted.Token > l.Token: // the successor's own request was granted, after the lease had ended
+			return nil, &runstore.FencedError{Presented: l.Token, Current: granted.Token}
 		case transient(err):
 			return nil, err
 		}
