@@ -61,8 +61,9 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 	hints := &hints{keeper: k, run: req.Run, on: runstore.OnRelease}
 	defer hints.end()
 	var outage Outage
+	look := k.newLookout()
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
-		granted, err := k.acquireOnce(ctx, req)
+		granted, err := look.acquire(ctx, req)
 		outage.Observe(k, granted.Sent, err)
 		if err == nil {
 			switch {

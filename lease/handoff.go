@@ -130,8 +130,9 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 	hints := &hints{keeper: k, run: s.req.Run, on: runstore.OnWrite}
 	defer hints.end()
 	var outage Outage
+	look := k.newLookout()
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
-		granted, err := k.acquireOnce(ctx, s.req)
+		granted, err := look.acquire(ctx, s.req)
 		outage.Observe(k, granted.Sent, err)
 		if err == nil {
 			if granted.replayed {
