@@ -42,6 +42,11 @@ func Cases() []harness.Case {
 			contenders wait for each lease. When it goes on it performs what was sent to it meanwhile. Every live holder
 			renews and keeps its token, the lease of a dead holder is taken over, and along the journal of each run the
 			tokens never fall. A contender that asks for a lease before it has seen its expiry takes it from a live holder.`},
+		{Guarantee: "I1", Name: "no-lease-that-is-renewed-changes-hands-while-the-server-is-down", Needs: []harness.Need{harness.NeedServer}, Run: down, Doc: `
+			The server is killed, and started again after two TTLs, while holders with a grace write and contenders wait
+			for each lease. Every live holder renews and keeps its token, the lease of a dead holder is taken over, and
+			along the journal of each run the tokens never fall. A store that takes its restart for a new incarnation, or
+			forgets its leases with the server, costs every run its driver.`},
 		{Guarantee: "I3", Name: "the-effects-of-coordinators-follow-their-terms", Needs: processes, Run: coordinators, Doc: `
 			Three processes elect a coordinator. The first active one is killed, the second is stopped and goes on
 			after the third took over. The journal has the writes of each term before those of the next, and the late

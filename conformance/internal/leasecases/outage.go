@@ -67,6 +67,28 @@ func frozen(t harness.T, e *harness.Env) {
 	}.run(t, e)
 }
 
+// down kills the server, and starts it again on its data.
+func down(t harness.T, e *harness.Env) {
+	o := outage{leases: e.Scaled(t, "leases under an outage", 10, 200), ttl: 6 * time.Second, holding: e.Reopen(t), contending: e.Reopen(t)}
+	if o.leases > 10 {
+		o.ttl = lease.DefaultTTL
+	}
+	o.lasts = 2 * o.ttl
+	o.begin = func() {
+		if err := e.Server.Kill(); err != nil {
+			t.Fatalf("kill the server: %v", err)
+		}
+	}
+	o.end = func() {
+		ctx, cancel := context.WithTimeout(t.Context(), harness.CaseTimeout)
+		defer cancel()
+		if err := e.Server.Restart(ctx); err != nil {
+			t.Fatalf("start the server again: %v", err)
+		}
+	}
+	o.run(t, e)
+}
+
 // run holds leases with a grace, lets contenders wait for each, and checks after the outage that each
 // lease of a live holder is where it was, and that no run shows the writes of two holders at a time.
 func (o outage) run(t harness.T, e *harness.Env) {
