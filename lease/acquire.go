@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -80,7 +81,7 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		if ambiguousSince.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
 			ambiguousSince = granted.Sent
 		}
-		wait := jitter(backoff)
+		wait := pace.Jitter(backoff)
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -140,7 +141,7 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 			}
 			return granted, nil
 		}
-		wait := jitter(backoff)
+		wait := pace.Jitter(backoff)
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):
@@ -157,7 +158,7 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 			return Granted{}, err
 		}
 		// A run that is written all the time causes wake-ups all the time.
-		if !pause(ctx, min(wait, k.opts.MinBackoff/20)) || !hints.pause(ctx, wait-k.opts.MinBackoff/20) || !k.awaitGrace(ctx, &outage, s.req) {
+		if !pace.Pause(ctx, min(wait, k.opts.MinBackoff/20)) || !hints.pause(ctx, wait-k.opts.MinBackoff/20) || !k.awaitGrace(ctx, &outage, s.req) {
 			return Granted{}, fmt.Errorf("%w: waiting for the handoff; last answer: %w", context.Cause(ctx), err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -78,7 +79,7 @@ func (h *Held) watchHandoffs(ctx context.Context) {
 			}
 		}
 		// A run that is written all the time causes wake-ups all the time.
-		if !pause(ctx, opts.Heartbeat/20) || !hints.pause(ctx, jitter(opts.Heartbeat)) {
+		if !pace.Pause(ctx, opts.Heartbeat/20) || !hints.pause(ctx, pace.Jitter(opts.Heartbeat)) {
 			return
 		}
 	}
