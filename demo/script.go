@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 	_ "github.com/tapestore/tapestore/runstore/sqlite" // sqlite:
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
@@ -180,7 +181,7 @@ func (s *environment) stop(ctx context.Context, e *evidence) error {
 	}
 	run, err := s.run(ctx, e)
 	for first := run.GetLeaseExpiresAtMs(); err == nil && run.GetLeaseExpiresAtMs()-first <= e.TTL.Milliseconds(); run, err = s.run(ctx, e) {
-		if !pause(ctx, e.TTL/20) {
+		if !pace.Pause(ctx, e.TTL/20) {
 			return context.Cause(ctx)
 		}
 	}
@@ -208,7 +209,7 @@ func (s *environment) stop(ctx context.Context, e *evidence) error {
 	}
 	// worker-3 started after the lease had expired, perhaps half a TTL after the stop. The stop
 	// must last longer than a whole TTL.
-	if !pause(ctx, time.Until(stopped.Add(e.TTL+e.TTL/10))) {
+	if !pace.Pause(ctx, time.Until(stopped.Add(e.TTL+e.TTL/10))) {
 		return context.Cause(ctx)
 	}
 	e.zombie, e.Stopped = p, time.Since(stopped)
@@ -264,16 +265,4 @@ func (s *environment) read(ctx context.Context, e *evidence) (err error) {
 // run returns the current state of the run.
 func (s *environment) run(ctx context.Context, e *evidence) (*tapepb.RunState, error) {
 	return s.tape.GetRun(ctx, &tapepb.GetRunRequest{RunId: e.Run})
-}
-
-// pause waits for d. It reports false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -61,8 +62,9 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 	hints := &hints{keeper: k, run: req.Run, on: runstore.OnRelease}
 	defer hints.end()
 	var outage Outage
+	look := k.newLookout()
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
-		granted, err := k.acquireOnce(ctx, req)
+		granted, err := look.acquire(ctx, req)
 		outage.Observe(k, granted.Sent, err)
 		if err == nil {
 			switch {
@@ -79,7 +81,7 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		if ambiguousSince.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
 			ambiguousSince = granted.Sent
 		}
-		wait := jitter(backoff)
+		wait := pace.Jitter(backoff)
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):

@@ -23,8 +23,9 @@
 //     (runstore.RunNotifier). Without such a report it polls.
 //   - A successor can ask the holder for the lease ([Keeper.RequestHandoff]), and the holder passes it
 //     on without a moment in which a third process could acquire it.
-//   - When the work ends, by return, error, cancellation or panic, the lease is released on a
-//     context of its own, within a bound.
+//   - When the work ends, by return, error, cancellation or panic, the lease is ended on a context of
+//     its own, within a bound. The next holder reads that it was released only if the work returned; a
+//     lease whose work panicked or never ran is revoked, so the next holder recovers the run.
 //
 // [Break] is for operators: it takes a lease away from its holder.
 //

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -60,7 +61,7 @@ func (k *Keeper) awaitGrace(ctx context.Context, o *Outage, req runstore.Acquire
 		run, err := store.GetRun(bound, req.Run)
 		cancel()
 		o.Observe(k, sent, err)
-		wait := jitter(backoff)
+		wait := pace.Jitter(backoff)
 		if !transient(err) {
 			if renewed.IsZero() {
 				renewed = run.Holder.RenewedAt
@@ -72,7 +73,7 @@ func (k *Keeper) awaitGrace(ctx context.Context, o *Outage, req runstore.Acquire
 			}
 			wait = min(wait, time.Until(o.until))
 		}
-		if !pause(ctx, wait) {
+		if !pace.Pause(ctx, wait) {
 			return false
 		}
 	}

@@ -257,3 +257,165 @@ func TestStrictLeaseHasNoGrace(t *testing.T) {
 		}
 	})
 }
+
+// frozen is a store behind a server that can be stopped: it performs the requests for leases that it
+// gets meanwhile when it goes on, before all others.
+type frozen struct {
+	runstore.RunStore
+	mu     sync.Mutex
+	is     bool
+	queued []func()
+}
+
+// stopped reports whether the server is stopped, and queues a request for later if so.
+func (f *frozen) stopped(later func()) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.is && later != nil {
+		f.queued = append(f.queued, later)
+	}
+	return f.is
+}
+
+func (f *frozen) freeze() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.is = true
+}
+
+// thaw returns the number of requests for leases that were performed late.
+func (f *frozen) thaw() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.is = false
+	for _, perform := range f.queued {
+		perform()
+	}
+	return len(f.queued)
+}
+
+func (f *frozen) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	if f.stopped(func() { _, _ = f.RunStore.AcquireLease(context.Background(), req) }) {
+		return runstore.Granted{}, hang(ctx)
+	}
+	return f.RunStore.AcquireLease(ctx, req)
+}
+
+func (f *frozen) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	if f.stopped(nil) {
+		return runstore.Renewed{}, hang(ctx)
+	}
+	return f.RunStore.RenewLease(ctx, req)
+}
+
+func (f *frozen) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+	if f.stopped(nil) {
+		<-ctx.Done()
+		return runstore.Run{}, unavailable()
+	}
+	return f.RunStore.GetRun(ctx, id)
+}
+
+// A server that stops for longer than the TTL, and then performs what it got meanwhile, gives no lease
+// away that its holder renews. The lease of a dead holder is taken over.
+func TestFrozenServer(t *testing.T) {
+	const leases = 50
+	for name, request := range map[string]bool{"acquire": false, "request a handoff": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := &frozen{RunStore: memory.New(nil).Open()}
+				keeper, err := lease.New(server, &lease.Options{Grace: time.Hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				var all sync.WaitGroup
+				var taken, lost atomic.Int32
+				for i := range leases {
+					id := runstore.RunID(fmt.Sprint("run ", i))
+					spec := runstore.LeaseSpec{Owner: "holder", TTL: lease.DefaultTTL, Grant: runstore.NewGrantID()}
+					made, err := server.CreateRun(ctx, runstore.RunSpec{ID: id, Lease: &spec})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if i > 0 { // the holder of the first is dead
+						all.Go(func() {
+							if err := keeper.Hold(ctx, lease.Granted{Lease: made.Lease, Sent: time.Now()}, wait(time.Hour)); errors.Is(err, lease.ErrLost) {
+								lost.Add(1)
+							}
+						})
+					}
+					acquire := keeper.Acquire
+					if request {
+						acquire = keeper.RequestHandoff
+					}
+					all.Go(func() {
+						granted, err := acquire(ctx, runstore.AcquireRequest{Run: id, LeaseSpec: runstore.LeaseSpec{Owner: "contender"}})
+						if err == nil {
+							taken.Add(1)
+							_ = keeper.Hold(ctx, granted, wait(time.Hour))
+						}
+					})
+				}
+				elapse(5 * time.Second)
+				server.freeze()
+				elapse(45 * time.Second)
+				late := server.thaw()
+				elapse(2 * time.Minute)
+				if taken.Load() != 1 || lost.Load() != 0 {
+					t.Errorf("%d leases were taken over and %d holders lost theirs, want only that of the dead holder; %d requests were performed late",
+						taken.Load(), lost.Load(), late)
+				}
+				stop()
+				all.Wait()
+			})
+		})
+	}
+}
+
+// A contender with a Grace takes a lease over right after its expiry on the store clock. If that clock
+// runs at another pace, it is late by no more than a pause between two reads, however long it has waited.
+func TestContenderReadsTheHead(t *testing.T) {
+	for _, pace := range []float64{1, 0.99, 1.01} {
+		t.Run(fmt.Sprint(pace), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				shared := memory.New(&memory.Options{Clock: func() time.Time {
+					return began.Add(time.Duration(float64(time.Since(began)) * pace))
+				}})
+				f := &fixture{t: t, shared: shared, faulty: &faulty{RunStore: shared.Open(), began: began}}
+				if _, err := f.CreateRun(t.Context(), runstore.RunSpec{ID: run}); err != nil {
+					t.Fatal(err)
+				}
+				held := f.grant(agent)
+				time.AfterFunc(0, func() {
+					for range 400 { // for more than an hour
+						elapse(10 * time.Second)
+						if _, err := shared.Open().RenewLease(context.Background(), runstore.RenewRequest{Fence: held.Lease.Fence(), TTL: agent.TTL}); err != nil {
+							t.Errorf("renewal: %v", err)
+						}
+					}
+				})
+				granted, err := f.keeper(&lease.Options{Grace: time.Minute}).Acquire(t.Context(), runstore.AcquireRequest{Run: run, LeaseSpec: runstore.LeaseSpec{Owner: "agent-b"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				now, err := f.Now(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				expired := began.Add(time.Duration(float64(4000*time.Second) * pace)).Add(agent.TTL)
+				most := time.Second
+				if pace != 1 {
+					most = lease.DefaultMaxBackoff
+				}
+				if late := now.Sub(expired); granted.Lease.Token != 2 || late < 0 || late > most {
+					t.Errorf("granted token %v, %v after the expiry; want 2, soon after", granted.Lease.Token, late)
+				}
+				if n := len(f.acquires); n > 10 {
+					t.Errorf("%d requests for the lease, want reads of the head while the lease is live", n)
+				}
+			})
+		})
+	}
+}

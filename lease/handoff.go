@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -75,7 +76,7 @@ func (s storedHandoff) spec() runstore.LeaseSpec {
 //
 // Of several successors, the one that asked last is granted the lease first; the others go on
 // waiting. If ctx ends, the request is withdrawn, and a lease that was granted for it meanwhile is
-// released. A request whose sender died is ignored after its TTL.
+// revoked. A request whose sender died is ignored after its TTL.
 //
 // The request names no guards, writes or reason to preempt: runstore.ErrInvalid. The store must be
 // a runstore.RunStore, or have its methods Commit, ReadRecords and Now: runstore.ErrUnsupported.
@@ -130,8 +131,9 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 	hints := &hints{keeper: k, run: s.req.Run, on: runstore.OnWrite}
 	defer hints.end()
 	var outage Outage
+	look := k.newLookout()
 	for backoff := k.opts.MinBackoff; ; backoff = min(2*backoff, k.opts.MaxBackoff) {
-		granted, err := k.acquireOnce(ctx, s.req)
+		granted, err := look.acquire(ctx, s.req)
 		outage.Observe(k, granted.Sent, err)
 		if err == nil {
 			if granted.replayed {
@@ -139,7 +141,7 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 			}
 			return granted, nil
 		}
-		wait := jitter(backoff)
+		wait := pace.Jitter(backoff)
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):
@@ -156,7 +158,7 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 			return Granted{}, err
 		}
 		// A run that is written all the time causes wake-ups all the time.
-		if !pause(ctx, min(wait, k.opts.MinBackoff/20)) || !hints.pause(ctx, wait-k.opts.MinBackoff/20) || !k.awaitGrace(ctx, &outage, s.req) {
+		if !pace.Pause(ctx, min(wait, k.opts.MinBackoff/20)) || !hints.pause(ctx, wait-k.opts.MinBackoff/20) || !k.awaitGrace(ctx, &outage, s.req) {
 			return Granted{}, fmt.Errorf("%w: waiting for the handoff; last answer: %w", context.Cause(ctx), err)
 		}
 	}
@@ -206,7 +208,7 @@ func (s *successor) withdraw(ctx context.Context) {
 		return
 	}
 	if granted, err := k.acquireOnce(ctx, s.req); err == nil {
-		_ = k.newHeld(granted).release(ctx, runstore.Writes{}) // the lease otherwise expires
+		_ = k.newHeld(granted).revoke(ctx) // the lease otherwise expires
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -78,7 +79,7 @@ func (h *Held) watchHandoffs(ctx context.Context) {
 			}
 		}
 		// A run that is written all the time causes wake-ups all the time.
-		if !pause(ctx, opts.Heartbeat/20) || !hints.pause(ctx, jitter(opts.Heartbeat)) {
+		if !pace.Pause(ctx, opts.Heartbeat/20) || !hints.pause(ctx, pace.Jitter(opts.Heartbeat)) {
 			return
 		}
 	}
@@ -132,8 +133,10 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		granted, err := h.keeper.store.AcquireLease(ctx, *req)
 		l := h.Lease()
 		switch {
-		case err == nil && granted.Token > l.Token:
+		case err == nil && granted.Token == l.Token+1 && granted.Former == runstore.EndHandedOff:
 			return &HandedOffError{Run: l.Run, Token: l.Token, Next: granted.Token, Successor: granted.Owner}, nil
+		case err == nil && granted.Token > l.Token: // the successor's own request was granted, after the lease had ended
+			return nil, &runstore.FencedError{Presented: l.Token, Current: granted.Token}
 		case transient(err):
 			return nil, err
 		}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -285,7 +286,7 @@ func (b *heartbeats) scheduleRetry(err error) {
 	wait := min(every/10<<min(b.failures, 8), every/2)
 	b.failures++
 	b.last = err
-	b.due.Reset(jitter(wait))
+	b.due.Reset(pace.Jitter(wait))
 }
 
 // grace returns how long the work goes on after the trusted time. A strict lease has no grace: no

@@ -32,6 +32,7 @@ type Held struct {
 	finished bool  // the lease is lost or the work has returned
 	lost     error // a *LostError
 	final    runstore.Writes
+	abandon  bool        // the lease is to be revoked, not released
 	next     *checkpoint // the checkpoint that no renewal has carried yet
 	sending  *checkpoint // the checkpoint of the renewal in flight, or of unknown outcome
 	bare     bool        // the store refused a checkpoint, and no renewal has succeeded since
@@ -104,9 +105,6 @@ func (h *Held) ReleaseWith(w runstore.Writes) {
 	h.final = w
 }
 
-// discardFinal drops the writes set by ReleaseWith.
-func (h *Held) discardFinal() { h.ReleaseWith(runstore.Writes{}) }
-
 // ensureTrusted renews the lease before the work starts if too much time has passed since the
 // grant.
 func (h *Held) ensureTrusted(ctx context.Context) error {
@@ -125,7 +123,7 @@ func (h *Held) ensureTrusted(ctx context.Context) error {
 	case !transient(err):
 		return &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: err}
 	}
-	_ = h.release(ctx, runstore.Writes{}) // the lease may still be live, and this holder will not use it
+	_ = h.revoke(ctx) // the lease may still be live, and this holder will not use it
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -146,11 +144,12 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	h.awaitGrant(returned.Add(h.keeper.opts.ReleaseTimeout / 2))
 
 	h.mu.Lock()
-	lost, final, requested := h.lost, h.final, !h.handing.found.IsZero()
+	lost, final, abandon, requested := h.lost, h.final, h.abandon, !h.handing.found.IsZero()
+	granting := h.handing.done != nil || h.handing.doubt != nil
 	h.mu.Unlock()
 	var handed *HandedOffError
 	var notHanded error
-	if lost == nil && requested {
+	if lost == nil && requested && (!abandon || granting) {
 		var applied bool
 		if handed, applied, notHanded = h.handOff(ctx, returned, final); applied {
 			final = runstore.Writes{}
@@ -168,6 +167,8 @@ func (h *Held) finish(ctx context.Context, err error) error {
 		} else {
 			err = join(err, h.releaseError(notHanded))
 		}
+	case lost == nil && abandon:
+		err = join(err, h.revoke(ctx))
 	case lost == nil:
 		if released := h.release(ctx, final); leaseGone(released) {
 			lost = h.lostError(released)
@@ -175,7 +176,7 @@ func (h *Held) finish(ctx context.Context, err error) error {
 			err = join(err, released)
 		}
 	case errors.Is(lost, ErrExpired):
-		_ = h.release(ctx, runstore.Writes{}) // report the loss, not the failed release
+		_ = h.revoke(ctx) // report the loss, not the failed revocation
 	}
 	h.awaitPending(deadline)
 	h.endCheckpoints(lost)
@@ -255,14 +256,22 @@ func (h *Held) lostError(reason error) error {
 }
 
 // release ends the grant and applies the writes, even if ctx has ended. Repeating is safe: until a
-// later grant, the store answers a second release as it answered the first. If one attempt has an
-// unknown outcome, a later refusal does not resolve it, so the result is an unknown outcome too.
+// later grant, the store answers a second release as it answered the first.
 func (h *Held) release(ctx context.Context, writes runstore.Writes) error {
+	req := runstore.ReleaseRequest{Fence: h.Fence(), Writes: writes}
+	return h.end(ctx, func(ctx context.Context) error {
+		_, err := h.keeper.store.ReleaseLease(ctx, req)
+		return err
+	})
+}
+
+// end ends the grant by call, which may be repeated, even if ctx has ended. If one attempt has an
+// unknown outcome, a later refusal does not resolve it, so the result is an unknown outcome too.
+func (h *Held) end(ctx context.Context, call func(context.Context) error) error {
 	l := h.Lease()
-	req := runstore.ReleaseRequest{Fence: l.Fence(), Writes: writes}
 	var unknown atomic.Bool
 	err := retryBounded(context.WithoutCancel(ctx), h.keeper.opts.ReleaseTimeout, l.Run, "release lease", func(ctx context.Context) error {
-		_, err := h.keeper.store.ReleaseLease(ctx, req)
+		err := call(ctx)
 		if runstore.OutcomeOf(err) == runstore.Unknown {
 			unknown.Store(true)
 		}

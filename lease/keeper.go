@@ -80,9 +80,10 @@ func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work)
 // returned, so that work can clean up.
 //
 // The release uses a context of its own, bounded by Options.ReleaseTimeout, and applies the writes
-// of [Held.ReleaseWith]. After a panic the lease is released without these writes and the panic
-// continues. After a loss by expiry the lease is also released without them, because it may still
-// be live and block other contenders. A lease that the store has refused is not released.
+// of [Held.ReleaseWith]. After [Held.Abandon] and after a panic, which continues, the lease is revoked
+// instead, without these writes: it is free, and the next holder learns that it was not released
+// (runstore.EndRevoked). After a loss by expiry the lease is revoked, too, because it may still be live
+// and block other contenders. A lease that the store has refused is left as it is.
 //
 // If the lease was held to the end, the error is the one that work returned, joined with a
 // [ReleaseError] if the release failed. If the lease was lost, the error is a [LostError], even if
@@ -92,11 +93,15 @@ func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work)
 //
 // Hold does not run work if ctx has ended already; the error is then the context's cause. It does
 // not run work either if the trusted time is over and the lease cannot be renewed; the error is
-// then a LostError.
+// then a LostError. In both cases the lease is revoked, so that the next holder does not skip the
+// recovery of what the holder before this one left.
+//
+// A revocation is a commit. On a Store without the method Commit of [runstore.RunStore], a lease that
+// would be revoked is left to expire.
 func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
 	h := k.newHeld(granted)
 	if ctx.Err() != nil {
-		return errors.Join(context.Cause(ctx), h.release(ctx, runstore.Writes{}))
+		return errors.Join(context.Cause(ctx), h.revoke(ctx))
 	}
 	if err := h.ensureTrusted(ctx); err != nil {
 		return err
@@ -105,12 +110,12 @@ func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
 	go h.heartbeatLoop(context.WithoutCancel(ctx))
 
 	// work runs on the caller's goroutine, so a panic keeps its stack and needs no recovery: the
-	// deferred function releases the lease while the panic unwinds.
+	// deferred function ends the lease while the panic unwinds.
 	returned := false
 	defer func() {
 		if !returned {
-			h.discardFinal()
-			_ = h.finish(ctx, nil) // report the panic, not the failed release
+			h.Abandon()
+			_ = h.finish(ctx, nil) // report the panic, not the failed revocation
 		}
 	}()
 	err := work(ctx, h)

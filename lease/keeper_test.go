@@ -234,7 +234,7 @@ func TestReleaseIsRepeatedUntilItsOutcomeIsKnown(t *testing.T) {
 	})
 }
 
-func TestPanicInTheWorkReleasesAndGoesOn(t *testing.T) {
+func TestPanicInTheWorkRevokesAndGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		recovered := func() (v any) {

@@ -55,6 +55,10 @@ type Options struct {
 	// has no Grace or began after the outage; the store refuses its writes from that grant on. The
 	// holder of a strict lease has no grace.
 	//
+	// A contender that was refused a live lease reads the head of the run from then on, and requests the
+	// lease only when the head shows that it is free or has expired: a server that was frozen would
+	// perform a request of before the outage after it.
+	//
 	// A contender that could not reach the store for a quarter of the TTL leaves an expired lease to its
 	// holder at first: for Grace or the TTL, the shorter of both, and up to half more, from the first
 	// answer. It acquires a lease at once that is free, or that the holder has renewed and let

@@ -2,9 +2,9 @@ package lease
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -15,27 +15,6 @@ func transient(err error) bool {
 	return kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome
 }
 
-// jitter returns a random duration between d/2 and d, so that contenders that failed together do
-// not return together.
-func jitter(d time.Duration) time.Duration {
-	if d < 2 {
-		return d
-	}
-	return d/2 + rand.N(d-d/2)
-}
-
-// pause waits for d. It reports false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // retryBounded repeats call, with backoff, until its answer is definite, ctx ends or the bound is
 // reached. Each attempt gets at most half of the time left, so that one hanging request leaves time
 // for another. A call that ignores its context is abandoned at the bound.
@@ -43,8 +22,8 @@ func retryBounded(ctx context.Context, bound time.Duration, run runstore.RunID, 
 	deadline := time.Now().Add(bound)
 	for wait := bound / 20; ; wait *= 2 {
 		err := attempt(ctx, time.Until(deadline), run, op, call)
-		rest := jitter(wait)
-		if err == nil || !transient(err) || time.Until(deadline)-rest < bound/10 || !pause(ctx, rest) {
+		rest := pace.Jitter(wait)
+		if err == nil || !transient(err) || time.Until(deadline)-rest < bound/10 || !pace.Pause(ctx, rest) {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tail"
 	"github.com/tapestore/tapestore/tape"
@@ -53,7 +54,7 @@ func (x *reaction) run(l *lane) {
 				wait = firstPause
 			}
 			x.m.opts.Logger.Warn("a reaction cannot read the feed, and tries again", "reaction", x.current().ID, "position", int64(from), "pause", wait, "error", err)
-			pause(x.ctx, wait)
+			pace.Pause(x.ctx, wait)
 			wait = min(2*wait, lastPause)
 		}
 	}

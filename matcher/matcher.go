@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tail"
@@ -81,7 +82,7 @@ func (m *Matcher) Run(ctx context.Context) {
 		if err == nil && len(live) == 0 {
 			every = m.opts.idleInterval()
 		}
-		timer := time.NewTimer(jitter(every)) // so that replicas do not list at the same time
+		timer := time.NewTimer(pace.Jitter(every)) // so that replicas do not list at the same time
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -176,18 +177,3 @@ func (m *Matcher) passDamaged(e tail.FeedEvent) {
 		m.opts.Logger.Warn("the matcher passes over a damaged event of the feed", "position", int64(e.Position), "run", e.Run, "seq", int64(e.Seq), "error", e.Err)
 	}
 }
-
-// pause waits for d. It reports false if ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
-}
-
-// jitter returns a random duration between d/2 and d.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
@@ -34,7 +35,7 @@ type shard struct {
 func (s *shard) run(wait time.Duration) {
 	defer s.cancel()
 	fails := backoff{}
-	for pause(s.ctx, wait) {
+	for pace.Pause(s.ctx, wait) {
 		var err error
 		wait, err = s.turn()
 		if err != nil && s.ctx.Err() == nil {
@@ -101,7 +102,7 @@ func (s *shard) turn() (wait time.Duration, err error) {
 		return 0, nil
 	}
 	m.opts.Logger.Info("a replica lost a shard", "reaction", s.reaction.current().ID, "shard", s.number, "error", err)
-	return jitter(m.opts.TTL / 4), nil
+	return pace.Jitter(m.opts.TTL / 4), nil
 }
 
 // drive follows the feed under the lease until ctx ends or the store refuses the lease. After any
@@ -120,7 +121,7 @@ func (s *shard) drive(ctx context.Context, held *lease.Held) error {
 		}
 		wait := fails.next()
 		s.warn(err, wait, fails.count)
-		if !pause(ctx, wait) {
+		if !pace.Pause(ctx, wait) {
 			return nil
 		}
 	}
@@ -197,5 +198,16 @@ type backoff struct{ count int }
 // next counts a failure and returns the pause after it.
 func (b *backoff) next() time.Duration {
 	b.count++
-	return jitter(min(2*firstPause<<min(b.count-1, 16), lastPause))
+	return pace.Jitter(min(2*firstPause<<min(b.count-1, 16), lastPause))
+}
+
+// LeaseVector describes the lease of a replica on a shard of a reaction.
+func LeaseVector() runstore.LeaseVector {
+	return runstore.LeaseVector{
+		Substrate:   "the lease of one run for each shard of a reaction",
+		Payload:     "the engine's; the owner is the replica, and the shard's cursor is a record",
+		Enforcement: "by the store, at each advance: the tasks and the cursor past their entries are one step under the fence",
+		Token:       "the run's",
+		Handoff:     "release, or expiry; replicas with fewer shards ask first",
+	}
 }

@@ -3,6 +3,8 @@ package matcher
 import (
 	"sync"
 	"time"
+
+	"github.com/tapestore/tapestore/internal/pace"
 )
 
 // spread balances shards between replicas: it decides when a replica requests the leases of shards,
@@ -87,7 +89,7 @@ func (p *spread) wait(s *shard, holder string, remaining time.Duration) time.Dur
 	if p.held > 0 && p.held*(len(p.others)+1) >= p.shards {
 		every, remaining = 2*every, remaining+p.every/2
 	}
-	return min(jitter(every), remaining+jitter(p.every/4))
+	return min(pace.Jitter(every), remaining+pace.Jitter(p.every/4))
 }
 
 // met records which other replica holds a shard; "" for none.

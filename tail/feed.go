@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -241,7 +242,7 @@ func (t *Tail) poll(ctx context.Context) {
 		t.mu.Lock()
 		runs := max(t.rotation.Len(), 1)
 		t.mu.Unlock()
-		if !pause(ctx, max(pollInterval/time.Duration(runs), pollSpacing)) {
+		if !pace.Pause(ctx, max(pollInterval/time.Duration(runs), pollSpacing)) {
 			return
 		}
 		t.mu.Lock()

@@ -272,15 +272,3 @@ func (t *Tail) suspectAll() {
 func closedError(id runstore.RunID) error {
 	return &runstore.OpError{Op: "follow", Run: id, Err: runstore.ErrClosed}
 }
-
-// pause waits for d. It reports false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -184,7 +185,7 @@ func (tp *topic) serve() {
 			}
 		}
 		tp.tail.mu.Unlock()
-		pause(tp.ctx, readInterval)
+		pace.Pause(tp.ctx, readInterval)
 	}
 }
 

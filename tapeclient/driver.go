@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
@@ -157,11 +158,11 @@ func (r *Run) invoke(ctx context.Context, method string, req, reply proto.Messag
 		}()
 		wait = func(ctx context.Context, d time.Duration, ambiguous bool) bool {
 			if ambiguous {
-				return sleep(ctx, d)
+				return pace.Pause(ctx, d)
 			}
 			<-r.ending // let heartbeats continue: the grant has not ended
 			inside = false
-			inside = sleep(ctx, d) && r.enter(ctx)
+			inside = pace.Pause(ctx, d) && r.enter(ctx)
 			return inside
 		}
 	}

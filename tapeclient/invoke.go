@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
@@ -79,7 +80,7 @@ func (c *Client) retryCall(ctx context.Context, method string, req, reply proto.
 type waiter func(ctx context.Context, d time.Duration, ambiguous bool) bool
 
 // sleeping is a waiter that only sleeps.
-func sleeping(ctx context.Context, d time.Duration, _ bool) bool { return sleep(ctx, d) }
+func sleeping(ctx context.Context, d time.Duration, _ bool) bool { return pace.Pause(ctx, d) }
 
 // unrepeatable reports whether a repeat of an applied request would be applied again: the request
 // has no identity, or it would overwrite what others have written since.
@@ -151,18 +152,6 @@ func toSession(req proto.Message) bool {
 	case *tapepb.CreateSessionRequest, *tapepb.AppendEventRequest, *tapepb.DeleteSessionRequest:
 		return true
 	default:
-		return false
-	}
-}
-
-// sleep waits for d. It reports false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
 		return false
 	}
 }

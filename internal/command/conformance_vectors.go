@@ -15,6 +15,7 @@ import (
 	"github.com/tapestore/tapestore/lease/election"
 	"github.com/tapestore/tapestore/lease/group"
 	"github.com/tapestore/tapestore/lease/takeover"
+	"github.com/tapestore/tapestore/matcher"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 	"github.com/tapestore/tapestore/runstore/bigtable"
@@ -22,6 +23,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 	"github.com/tapestore/tapestore/runstore/spanner"
 	"github.com/tapestore/tapestore/runstore/sqlite"
+	"github.com/tapestore/tapestore/tape"
 )
 
 // vectorList is the output of --vectors. Its JSON form is stable: fields are added, and never change
@@ -49,6 +51,9 @@ func vectors() (vectorList, error) {
 			{"lease.Keeper", lease.LeaseVector()}, {"takeover.Worker", takeover.LeaseVector()},
 			{"election.Coordinator", election.LeaseVector()}, {"group.Group", group.LeaseVector()},
 			{"claim.Queue, claim.Capacity", claim.LeaseVector()},
+			{"Tape: driver of a run", tape.RunLeaseVector()}, {"Tape: effect", tape.EffectVector()},
+			{"Tape: outbox", tape.OutboxVector()}, {"Tape: obligation", tape.ObligationVector()},
+			{"Tape: task", tape.TaskVector()}, {"Tape: shard of a reaction", matcher.LeaseVector()},
 		},
 		Targets: targets,
 	}, err

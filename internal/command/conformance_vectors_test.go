@@ -3,6 +3,10 @@ package command
 import (
 	"bytes"
 	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -55,5 +59,37 @@ func TestVectors(t *testing.T) {
 		if _, err := vectorsOutput(t, bad...); err == nil {
 			t.Errorf("--vectors %v was accepted", bad)
 		}
+	}
+}
+
+// Every vector that a package of this module declares is printed.
+func TestEveryVectorIsPrinted(t *testing.T) {
+	t.Parallel()
+	printed, err := os.ReadFile("conformance_vectors.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`(?m)^func (\w*Vector)\(\) (?:runstore\.)?LeaseVector {`)
+	found := 0
+	for _, root := range []string{"lease", "matcher", "runstore", "tape"} {
+		err := filepath.WalkDir(filepath.Join("../..", root), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" {
+				return err
+			}
+			source, err := os.ReadFile(path)
+			for _, name := range declared.FindAllSubmatch(source, -1) {
+				found++
+				if call := filepath.Base(filepath.Dir(path)) + "." + string(name[1]) + "()"; !strings.Contains(string(printed), call) {
+					t.Errorf("%s of %s is not printed", call, path)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found < 17 {
+		t.Errorf("found %d vectors, want at least those of 6 engines and 11 kinds of lease", found)
 	}
 }

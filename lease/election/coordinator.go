@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -119,7 +120,7 @@ func (c *Coordinator) Run(ctx context.Context, work lease.Work) (err error) {
 		granted, err := c.acquire(ctx)
 		switch {
 		case err == nil && ctx.Err() != nil:
-			return c.keeper.Hold(ctx, granted, work) // releases the lease, and does not run the work
+			return c.keeper.Hold(ctx, granted, work) // revokes the lease, and does not run the work
 		case ctx.Err() != nil:
 			return errors.Join(context.Cause(ctx), err)
 		case err != nil:
@@ -140,7 +141,7 @@ func (c *Coordinator) Run(ctx context.Context, work lease.Work) (err error) {
 				}
 			})
 			// Another replica comes first.
-			if !pause(ctx, c.opts.AcquireInterval) {
+			if !pace.Pause(ctx, c.opts.AcquireInterval) {
 				return context.Cause(ctx)
 			}
 		}
@@ -186,7 +187,7 @@ func (c *Coordinator) acquire(ctx context.Context) (lease.Granted, error) {
 		default:
 			return granted, err
 		}
-		if !pause(ctx, backoff) {
+		if !pace.Pause(ctx, backoff) {
 			return granted, context.Cause(ctx)
 		}
 	}
@@ -278,18 +279,6 @@ func (c *Coordinator) enter(state State, change func(*Status)) {
 	c.opts.Logger.Info("election: "+state.String(), "name", now.Name, "replica", now.Replica, "token", now.Token, "error", now.Err)
 	if c.opts.OnChange != nil {
 		c.opts.OnChange(now)
-	}
-}
-
-// pause waits for d. It reports false if ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -45,7 +45,7 @@ func coordinator(t *testing.T, store runstore.RunStore) *election.Coordinator {
 	return c
 }
 
-// A replica whose context ends while the store grants the lease releases it.
+// A replica whose context ends while the store grants the lease revokes it.
 func TestStopDuringTheGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil).Open()
@@ -58,7 +58,11 @@ func TestStopDuringTheGrant(t *testing.T) {
 			t.Errorf("run: %v, want the context's cause", err)
 		}
 		if head, err := store.GetRun(t.Context(), "scheduler"); err != nil || head.Token != 1 || head.Holder.Token != 0 {
-			t.Errorf("run %+v, %v; want a lease that was granted and released", head, err)
+			t.Errorf("run %+v, %v; want a lease that was granted and has ended", head, err)
+		}
+		next, err := store.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "scheduler", LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}})
+		if err != nil || next.Former != runstore.EndRevoked {
+			t.Errorf("the next replica reads %v, %v; want revoked", next.Former, err)
 		}
 	})
 }

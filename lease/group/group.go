@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -231,7 +231,7 @@ func (g *Group) retry(ctx context.Context, call func(context.Context) error) err
 		attempt, cancel := g.attempt(ctx)
 		err := call(attempt)
 		cancel()
-		if !transient(err) || !pause(ctx, jitter(backoff)) {
+		if !transient(err) || !pace.Pause(ctx, pace.Jitter(backoff)) {
 			return err
 		}
 	}
@@ -242,21 +242,6 @@ func (g *Group) retry(ctx context.Context, call func(context.Context) error) err
 func transient(err error) bool {
 	kind := runstore.KindOf(err)
 	return kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome
-}
-
-// jitter returns a random duration between d/2 and d.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
-
-// pause waits for d. It reports false if ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
 }
 
 // LeaseVector describes the leases of members and shards.

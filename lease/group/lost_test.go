@@ -144,7 +144,7 @@ func TestEndDuringARequest(t *testing.T) {
 	})
 }
 
-// A panic of the work ends the membership by the release of the lease, and the others remove the record.
+// A panic of the work ends the membership by the revocation of the lease, and the others remove the record.
 func TestPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(nil).Open()

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -134,7 +135,7 @@ func (g *Group) acquire(ctx context.Context, spec MemberSpec, record memberRecor
 			// Another process was faster, or the membership of a lost reply has ended already. That is
 			// progress of the group, so a short pause is enough.
 			conflicts = min(conflicts+1, 50)
-			if !pause(ctx, rand.N(time.Duration(conflicts)*20*time.Millisecond)) {
+			if !pace.Pause(ctx, rand.N(time.Duration(conflicts)*20*time.Millisecond)) {
 				return lease.Granted{}, context.Cause(ctx)
 			}
 		default:
@@ -232,7 +233,7 @@ func (m *Membership) maintain(ctx context.Context) {
 	for next := noBound; ; {
 		v, err := m.poller.next(ctx, next)
 		if err != nil { // of a closed store: the lease is lost soon
-			if !pause(ctx, m.group.opts.Interval) {
+			if !pace.Pause(ctx, m.group.opts.Interval) {
 				return
 			}
 			continue

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -232,7 +233,7 @@ func (s *shardSet) run(ctx context.Context, shard int) {
 		if time.Since(began) > most {
 			backoff = least
 		}
-		if ended || !pause(ctx, jitter(backoff)) {
+		if ended || !pace.Pause(ctx, pace.Jitter(backoff)) {
 			return
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -126,7 +127,7 @@ func (p *poller) next(ctx context.Context, bound time.Duration) (v view, err err
 		case <-p.kick:
 		case <-p.wake:
 			// A store may wake without a change, so wake-ups cause a bounded rate of reads.
-			pause(ctx, time.Until(p.read.Add(interval/20)))
+			pace.Pause(ctx, time.Until(p.read.Add(interval/20)))
 		}
 	}
 	p.begun = true

@@ -3,6 +3,7 @@ package takeover
 import (
 	"time"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -32,7 +33,7 @@ func (w *Worker) exclude(id runstore.RunID, lost bool) {
 		for n := e.failures; n > 0 && wait < w.opts.MaxBackoff; n-- {
 			wait = min(2*wait, w.opts.MaxBackoff)
 		}
-		e.until = now.Add(jitter(wait))
+		e.until = now.Add(pace.Jitter(wait))
 		e.failures++
 	}
 	w.excluded.set(id, e, w.opts.MaxBackoff)

@@ -78,8 +78,11 @@ func TestWorkWaitsForTheStep(t *testing.T) {
 		broken := &unreadable{RunStore: store, left: 2}
 		ran := 0
 		w := worker(t, broken, "worker", takeover.Options{})
-		stop := run(t, func(_ context.Context, held *lease.Held, _ runstore.Run) error {
+		stop := run(t, func(_ context.Context, held *lease.Held, r runstore.Run) error {
 			ran++
+			if r.Holder.Former != runstore.EndRevoked {
+				t.Errorf("the former grant was %v, want revoked: its work never ran", r.Holder.Former)
+			}
 			held.ReleaseWith(runstore.Writes{Runnable: runstore.Never()})
 			return nil
 		}, w)

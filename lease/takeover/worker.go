@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -97,7 +98,7 @@ func (w *Worker) Run(ctx context.Context, work Work) error {
 	backoff := w.opts.MinBackoff
 	// Workers that were started together do not scan together.
 	for wait := rand.N(w.opts.MinBackoff); ; {
-		if !pause(ctx, wait) {
+		if !pace.Pause(ctx, wait) {
 			return context.Cause(ctx)
 		}
 		claimed, err := w.round(ctx, &inFlight, work)
@@ -110,7 +111,7 @@ func (w *Worker) Run(ctx context.Context, work Work) error {
 		if claimed > 0 {
 			backoff = w.opts.MinBackoff
 		}
-		wait = jitter(backoff)
+		wait = pace.Jitter(backoff)
 		if claimed == 0 {
 			backoff = min(2*backoff, w.opts.MaxBackoff)
 		} else if err == nil && len(w.slots) == cap(w.slots) {
@@ -137,7 +138,7 @@ func (w *Worker) round(ctx context.Context, inFlight *sync.WaitGroup, work Work)
 		w.count(func(s *Status) { s.Scans++ })
 		query.After = page[len(page)-1].Cursor
 		for _, head := range w.candidates(page, seen) {
-			if claimed > 0 && !pause(ctx, min(time.Duration(len(w.slots))*claimSpacing, maxSpacing)) {
+			if claimed > 0 && !pace.Pause(ctx, min(time.Duration(len(w.slots))*claimSpacing, maxSpacing)) {
 				return claimed, nil
 			}
 			select {
@@ -214,7 +215,7 @@ func (w *Worker) claim(ctx context.Context, head runstore.Run) (lease.Granted, e
 			w.count(func(s *Status) { s.Takeovers++ })
 			return granted, nil
 		}
-		if runstore.OutcomeOf(err) != runstore.Unknown || repeat == maxRepeats || !pause(ctx, jitter(w.opts.MinBackoff/4<<repeat)) {
+		if runstore.OutcomeOf(err) != runstore.Unknown || repeat == maxRepeats || !pace.Pause(ctx, pace.Jitter(w.opts.MinBackoff/4<<repeat)) {
 			return granted, err
 		}
 	}
@@ -229,11 +230,13 @@ func lostRace(err error) bool {
 func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 	id := granted.Lease.Run
 	err := w.keeper.Hold(ctx, granted, func(ctx context.Context, held *lease.Held) error {
-		if _, err := crossrun.Recover(ctx, w.store, held.Fence()); err != nil {
-			return err
+		_, err := crossrun.Recover(ctx, w.store, held.Fence())
+		var run runstore.Run
+		if err == nil {
+			run, err = w.store.GetRun(ctx, id)
 		}
-		run, err := w.store.GetRun(ctx, id)
 		if err != nil {
+			held.Abandon() // the work has not run, and the former holder's may be unfinished
 			return err
 		}
 		return work(ctx, held, run)
@@ -275,21 +278,6 @@ func (w *Worker) awaitSlot(ctx context.Context) bool {
 		return false
 	}
 }
-
-// pause waits for d. It reports false if ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return ctx.Err() == nil
-	}
-}
-
-// jitter returns a random duration between d/2 and d.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // LeaseVector describes the lease of a worker on a run.
 func LeaseVector() runstore.LeaseVector {

@@ -26,11 +26,27 @@ func Cases() []harness.Case {
 			shard again, the membership of the dead one ends with one event that says so, and along the journal of each
 			shard the tokens never fall. A store that leaves a dead member in the index, or accepts the writes of two
 			owners, fails.`},
-		{Guarantee: "I1", Name: "no-lease-that-is-renewed-changes-hands-after-an-outage", Needs: []harness.Need{harness.NeedNetwork}, Run: outageOfTwoTTLs, Doc: `
+		{Guarantee: "I1", Name: "no-lease-that-is-renewed-changes-hands-after-an-outage", Needs: []harness.Need{harness.NeedNetwork}, Run: cutOff, Doc: `
 			The network between the store and all its handles is away for two TTLs, while leases are held with a grace
 			and contenders wait for each. Every live holder renews, keeps its token and commits; the lease of a dead
 			holder is taken over. A store that refuses a renewal after the expiry, although nobody took over, costs
 			every run its driver.`},
+		{Guarantee: "I1", Name: "no-lease-that-is-renewed-changes-hands-after-a-silence", Needs: []harness.Need{harness.NeedNetwork}, Run: silent, Doc: `
+			The network between the store and all its handles passes nothing for longer than the TTL, with the
+			connections open, while holders with a grace write and contenders wait for each lease. Afterwards every live
+			holder renews and keeps its token, the lease of a dead holder is taken over, and along the journal of each run
+			the tokens never fall. An adapter that delivers an acquire of before the silence after it takes the lease from
+			a live holder.`},
+		{Guarantee: "I1", Name: "no-lease-that-is-renewed-changes-hands-while-the-server-is-frozen", Needs: []harness.Need{harness.NeedServer}, Run: frozen, Doc: `
+			The server is stopped for longer than the TTL, with its connections open, while holders with a grace write and
+			contenders wait for each lease. When it goes on it performs what was sent to it meanwhile. Every live holder
+			renews and keeps its token, the lease of a dead holder is taken over, and along the journal of each run the
+			tokens never fall. A contender that asks for a lease before it has seen its expiry takes it from a live holder.`},
+		{Guarantee: "I1", Name: "no-lease-that-is-renewed-changes-hands-while-the-server-is-down", Needs: []harness.Need{harness.NeedServer}, Run: down, Doc: `
+			The server is killed, and started again after two TTLs, while holders with a grace write and contenders wait
+			for each lease. Every live holder renews and keeps its token, the lease of a dead holder is taken over, and
+			along the journal of each run the tokens never fall. A store that takes its restart for a new incarnation, or
+			forgets its leases with the server, costs every run its driver.`},
 		{Guarantee: "I3", Name: "the-effects-of-coordinators-follow-their-terms", Needs: processes, Run: coordinators, Doc: `
 			Three processes elect a coordinator. The first active one is killed, the second is stopped and goes on
 			after the third took over. The journal has the writes of each term before those of the next, and the late

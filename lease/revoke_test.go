@@ -1,0 +1,198 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// wantFormer grants the lease, and checks what the new holder learns of the last one.
+func (f *fixture) wantFormer(want runstore.GrantEnd) {
+	f.t.Helper()
+	granted, err := f.RunStore.AcquireLease(context.Background(), runstore.AcquireRequest{
+		Run: run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute},
+	})
+	if err != nil || granted.Former != want {
+		f.t.Errorf("the next holder reads %v, %v; want %v", granted.Former, err, want)
+	}
+}
+
+// The next holder reads that the lease was released only if the work returned and did not abandon it.
+// The holder before has died in each case, so its work is unfinished.
+func TestWhatTheNextHolderLearns(t *testing.T) {
+	ended := func() context.Context {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		return ctx
+	}
+	never := func(context.Context, *lease.Held) error { panic("the work ran") }
+	for name, c := range map[string]struct {
+		want runstore.GrantEnd
+		hold func(f *fixture) error
+	}{
+		"the work returns": {runstore.EndReleased, func(f *fixture) error {
+			return f.keeper(nil).Hold(context.Background(), f.grant(agent), wait(time.Second))
+		}},
+		"the context has ended before the work": {runstore.EndRevoked, func(f *fixture) error {
+			return f.keeper(nil).Hold(ended(), f.grant(agent), never)
+		}},
+		"the lease cannot be renewed before the work": {runstore.EndRevoked, func(f *fixture) error {
+			f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+				return runstore.Renewed{}, unavailable()
+			}
+			granted := f.grant(agent)
+			granted.Sent = time.Time{}
+			return f.keeper(nil).Hold(context.Background(), granted, never)
+		}},
+		"the work abandons the lease": {runstore.EndRevoked, func(f *fixture) error {
+			return f.keeper(nil).Hold(context.Background(), f.grant(agent), func(_ context.Context, held *lease.Held) error {
+				var last runstore.Writes
+				last.Append("half-made", nil)
+				held.ReleaseWith(last)
+				held.Abandon()
+				return nil
+			})
+		}},
+		"the work panics": {runstore.EndRevoked, func(f *fixture) error {
+			defer func() { _ = recover() }()
+			return f.keeper(nil).Hold(context.Background(), f.grant(agent), func(context.Context, *lease.Held) error { panic("boom") })
+		}},
+		"the lease is no longer trusted": {runstore.EndRevoked, func(f *fixture) error {
+			f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+				return runstore.Renewed{}, unavailable()
+			}
+			err := f.keeper(nil).Hold(context.Background(), f.grant(agent), wait(time.Hour))
+			if !errors.Is(err, lease.ErrExpired) {
+				f.t.Errorf("got %v, want ErrExpired", err)
+			}
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				// The holder before died: its work is unfinished.
+				if _, err := f.RunStore.AcquireLease(t.Context(), runstore.AcquireRequest{
+					Run: run, LeaseSpec: runstore.LeaseSpec{Owner: "dead", TTL: time.Second},
+				}); err != nil {
+					t.Fatal(err)
+				}
+				elapse(2 * time.Second)
+				_ = c.hold(f)
+				f.wantFree()
+				if head := f.head(); head.LastSeq != 0 {
+					t.Errorf("the run has %d events, want none", head.LastSeq)
+				}
+				f.wantFormer(c.want)
+			})
+		})
+	}
+}
+
+// commits is a store whose commits a test replaces.
+type commits struct {
+	*faulty
+	calls  atomic.Int32
+	commit func(n int, next func() (runstore.Committed, error)) (runstore.Committed, error)
+}
+
+func (c *commits) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	return c.commit(int(c.calls.Add(1)), func() (runstore.Committed, error) { return c.faulty.Commit(ctx, b) })
+}
+
+// A revocation is repeated until its outcome is known. It never ends the grant of a later holder.
+func TestRevocationIsRepeated(t *testing.T) {
+	for name, taken := range map[string]bool{"lost replies": false, "a later holder": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				store := &commits{faulty: f.faulty}
+				store.commit = func(n int, next func() (runstore.Committed, error)) (runstore.Committed, error) {
+					switch {
+					case n == 1:
+						return runstore.Committed{}, unavailable()
+					case n == 2:
+						_, _ = next()
+						if taken {
+							f.grant(runstore.LeaseSpec{Owner: "later", TTL: time.Minute})
+						}
+						return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: run, Err: runstore.ErrUnknownOutcome}
+					default:
+						return next()
+					}
+				}
+				keeper, err := lease.New(store, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancelCause(t.Context())
+				stop := errors.New("shutting down")
+				cancel(stop)
+				var failed *lease.ReleaseError
+				err = keeper.Hold(ctx, f.grant(agent), wait(time.Second))
+				if !errors.Is(err, stop) || errors.As(err, &failed) || store.calls.Load() != 3 {
+					t.Errorf("got %v after %d commits, want the context's cause after 3", err, store.calls.Load())
+				}
+				if h := f.head().Holder; (h.Owner == "later") != taken {
+					t.Errorf("the holder is %+v", h)
+				}
+			})
+		})
+	}
+}
+
+// leases is a store without the methods of a RunStore that a Keeper can do without.
+type leases struct{ lease.Store }
+
+// Where a keeper cannot revoke a lease, the lease expires.
+func TestStoreWithoutCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		keeper, err := lease.New(leases{f.faulty}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := keeper.Hold(ctx, f.grant(agent), wait(time.Second)); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want the context's cause", err)
+		}
+		if h := f.head().Holder; h.Token != 1 || len(f.releases) != 0 {
+			t.Errorf("the holder is %+v after %d releases, want the lease left alone", h, len(f.releases))
+		}
+		elapse(agent.TTL)
+		f.wantFormer(runstore.EndExpired)
+	})
+}
+
+// Work that panics while a successor waits leaves a lease that the successor finds revoked.
+func TestPanicHandsNothingOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		held := make(chan struct{})
+		keeper, next := f.keeper(&lease.Options{Handoff: lease.Gap}), f.keeper(nil)
+		go func() {
+			defer func() { _ = recover() }()
+			_ = keeper.Do(t.Context(), request(), func(ctx context.Context, _ *lease.Held) error {
+				close(held)
+				<-ctx.Done()
+				panic("boom")
+			})
+		}()
+		<-held
+		granted, err := next.RequestHandoff(t.Context(), successorRequest())
+		if err != nil || granted.Lease.Token != 2 {
+			t.Fatalf("got %+v, %v; want token 2", granted.Lease, err)
+		}
+		if got := f.head().Holder.Former; got != runstore.EndRevoked {
+			t.Errorf("the successor reads %v, want revoked", got)
+		}
+		f.wantNoRequest()
+	})
+}
