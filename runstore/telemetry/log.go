@@ -1,0 +1,100 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// eventLog logs takeovers and the first refused write of each grant. Clients choose runs and fences,
+// so the number of lines is bounded: on average one per second.
+type eventLog struct {
+	to    *slog.Logger // nil for none
+	limit *rate.Limiter
+
+	mu         sync.Mutex
+	logged     map[refusal]struct{} // refusals that were logged; emptied when it is full
+	suppressed int                  // lines over the limit since the last one
+}
+
+// refusal identifies a grant whose write was refused.
+type refusal struct {
+	run   runstore.RunID
+	grant runstore.GrantID
+}
+
+// maxRefusals is 1,024: the number of grants whose refusal is remembered.
+const maxRefusals = 1024
+
+func newEventLog(to *slog.Logger) *eventLog {
+	return &eventLog{to: to, limit: rate.NewLimiter(rate.Every(time.Second), 20), logged: map[refusal]struct{}{}}
+}
+
+// fenced logs the refusal of a fence, unless the same grant was refused before.
+func (l *eventLog) fenced(ctx context.Context, op string, f runstore.Fence, err error) {
+	if l.to == nil {
+		return
+	}
+	r := refusal{f.Run(), f.Grant()}
+	l.mu.Lock()
+	_, again := l.logged[r]
+	if !again {
+		if len(l.logged) >= maxRefusals {
+			clear(l.logged)
+		}
+		l.logged[r] = struct{}{}
+	}
+	l.mu.Unlock()
+	if again {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("operation", op), slog.String("run", shown(string(f.Run()))),
+		slog.String("owner", shown(string(f.Owner()))), slog.Int64("token", int64(f.Token())),
+	}
+	if fenced := (*runstore.FencedError)(nil); errors.As(err, &fenced) {
+		attrs = append(attrs, slog.Int64("current_token", int64(fenced.Current)), slog.String("holder", shown(string(fenced.Holder.Owner))))
+	}
+	l.line(ctx, slog.LevelWarn, "the store refused a write whose grant is not current", attrs)
+}
+
+// takeover logs a grant that ended a live or expired one. from is empty if it is not known.
+func (l *eventLog) takeover(ctx context.Context, lease runstore.Lease, former runstore.GrantEnd, from runstore.Owner, vacant time.Duration) {
+	if l.to == nil {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("run", shown(string(lease.Run))), slog.String("owner", shown(string(lease.Owner))),
+		slog.Int64("token", int64(lease.Token)), slog.String("former", grantEnds[former]),
+	}
+	if from != "" {
+		attrs = append(attrs, slog.String("from", shown(string(from))), slog.Duration("vacant", vacant))
+	}
+	l.line(ctx, slog.LevelInfo, "a lease was taken over", attrs)
+}
+
+// line logs a line within the limit, with the number of lines that were left out before it.
+func (l *eventLog) line(ctx context.Context, level slog.Level, text string, attrs []slog.Attr) {
+	if !l.to.Enabled(ctx, level) {
+		return
+	}
+	l.mu.Lock()
+	if !l.limit.Allow() {
+		l.suppressed++
+		l.mu.Unlock()
+		return
+	}
+	left := l.suppressed
+	l.suppressed = 0
+	l.mu.Unlock()
+	if left > 0 {
+		attrs = append(attrs, slog.Int("lines_left_out", left))
+	}
+	l.to.LogAttrs(ctx, level, text, attrs...)
+}
