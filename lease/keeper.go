@@ -25,6 +25,7 @@ type Keeper struct {
 	store Store
 	opts  Options
 	wall  func() time.Time // the wall clock; tests replace it
+	in    *instruments
 }
 
 // New returns a keeper on store; nil Options mean the defaults. Its error lists every invalid
@@ -35,7 +36,7 @@ func New(store Store, opts *Options) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{store: store, opts: resolved, wall: time.Now}
+	k := &Keeper{store: store, opts: resolved, wall: time.Now, in: newInstruments(resolved.MeterProvider)}
 	if resolved.Handoff != NoHandoff {
 		if _, err := k.handoffStore(); err != nil {
 			return nil, err
@@ -93,8 +94,10 @@ func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work)
 // Hold does not run work if ctx has ended already; the error is then the context's cause. It does
 // not run work either if the trusted time is over and the lease cannot be renewed; the error is
 // then a LostError.
-func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
+func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) (err error) {
 	h := k.newHeld(granted)
+	end := h.measure(ctx)
+	defer func() { end(err) }() // after the release
 	if ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), h.release(ctx, runstore.Writes{}))
 	}
@@ -113,7 +116,7 @@ func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
 			_ = h.finish(ctx, nil) // report the panic, not the failed release
 		}
 	}()
-	err := work(ctx, h)
+	err = work(ctx, h)
 	returned = true
 	return h.finish(ctx, err)
 }

@@ -100,7 +100,8 @@ func (s *shard) turn() (wait time.Duration, err error) {
 	if s.ctx.Err() != nil {
 		return 0, nil
 	}
-	m.opts.Logger.Info("a replica lost a shard", "reaction", s.reaction.current().ID, "shard", s.number, "error", err)
+	m.opts.Logger.Warn("a replica lost the lease of a shard", "reaction", s.reaction.current().ID, "shard", s.number,
+		"run", s.id, "owner", m.opts.Owner, "token", granted.Lease.Token, "error", err)
 	return jitter(m.opts.TTL / 4), nil
 }
 

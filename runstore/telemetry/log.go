@@ -56,10 +56,10 @@ func (l *eventLog) fenced(ctx context.Context, op string, f runstore.Fence, err 
 	}
 	attrs := []slog.Attr{
 		slog.String("operation", op), slog.String("run", shown(string(f.Run()))),
-		slog.String("owner", shown(string(f.Owner()))), slog.Int64("token", int64(f.Token())),
+		slog.String("owner", shown(string(f.Owner()))), slog.Any("token", f.Token()),
 	}
 	if fenced := (*runstore.FencedError)(nil); errors.As(err, &fenced) {
-		attrs = append(attrs, slog.Int64("current_token", int64(fenced.Current)), slog.String("holder", shown(string(fenced.Holder.Owner))))
+		attrs = append(attrs, slog.Any("current_token", fenced.Current), slog.String("holder", shown(string(fenced.Holder.Owner))))
 	}
 	l.line(ctx, slog.LevelWarn, "the store refused a write whose grant is not current", attrs)
 }
@@ -71,7 +71,7 @@ func (l *eventLog) takeover(ctx context.Context, lease runstore.Lease, former ru
 	}
 	attrs := []slog.Attr{
 		slog.String("run", shown(string(lease.Run))), slog.String("owner", shown(string(lease.Owner))),
-		slog.Int64("token", int64(lease.Token)), slog.String("former", grantEnds[former]),
+		slog.Any("token", lease.Token), slog.String("former", grantEnds[former]),
 	}
 	if from != "" {
 		attrs = append(attrs, slog.String("from", shown(string(from))), slog.Duration("vacant", vacant))
