@@ -33,6 +33,7 @@ type shard struct {
 // lease.
 func (s *shard) run(wait time.Duration) {
 	defer s.cancel()
+	defer s.unstall()
 	fails := backoff{}
 	for pause(s.ctx, wait) {
 		var err error
@@ -179,7 +180,7 @@ func (s *shard) warn(err error, wait time.Duration, failures int) {
 		}
 	}
 	if level == slog.LevelWarn {
-		s.stalled.Store(true)
+		s.stall()
 	}
 	s.reaction.m.opts.Logger.Log(s.ctx, level, "a shard of a reaction stalls, and is tried again",
 		"reaction", s.reaction.current().ID, "shard", s.number, "pause", wait, "error", err)
@@ -187,7 +188,7 @@ func (s *shard) warn(err error, wait time.Duration, failures int) {
 
 // recovered logs that the shard continues after a warning.
 func (s *shard) recovered() {
-	if s.stalled.Swap(false) {
+	if s.unstall() {
 		s.reaction.m.opts.Logger.Info("a shard of a reaction resumes", "reaction", s.reaction.current().ID, "shard", s.number)
 	}
 }
