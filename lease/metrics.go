@@ -57,6 +57,7 @@ func (h *Held) measure(ctx context.Context) (end func(err error)) {
 	ctx, began, reactor := context.WithoutCancel(ctx), time.Now(), attribute.String("reactor", string(h.reactor))
 	in := h.keeper.in
 	in.held.Add(ctx, 1, metric.WithAttributes(reactor))
+	in.failures.Add(ctx, 0, metric.WithAttributes(reactor)) // so that the first failure shows as an increase
 	return func(err error) {
 		in.held.Add(ctx, -1, metric.WithAttributes(reactor))
 		in.duration.Record(ctx, time.Since(began).Seconds(), metric.WithAttributes(reactor, attribute.String("end", h.endOf(err))))

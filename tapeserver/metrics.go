@@ -68,6 +68,11 @@ func (s *Server) observe(lis *listener) (end func()) {
 	unfenced := m.counter("tapestore.server.unfenced.writes", "{write}", "Writes of drivers that were made without a fence.")
 	shards := m.gauge("tapestore.server.matcher.shards", "{shard}", "Shards of live reactions: known to this server, held by it, and stalled.")
 
+	var expiry metric.Int64Observable
+	if s.opts.CertificateExpiry != nil {
+		expiry = m.gauge("tapestore.server.certificate.expiry.timestamp", "s", "When the certificate that the server presents expires, in seconds since 1970.")
+	}
+
 	limits := s.opts.Limits
 	return m.register(func(_ context.Context, o metric.Observer) error {
 		open, closed := lis.counts()
@@ -78,6 +83,9 @@ func (s *Server) observe(lis *listener) (end func()) {
 		o.ObserveInt64(refused, closed)
 		o.ObserveInt64(inFlight, s.inFlight.used.Load())
 		o.ObserveInt64(maxInFlight, limits.BytesInFlight)
+		if expiry != nil {
+			o.ObserveInt64(expiry, s.opts.CertificateExpiry().Unix())
+		}
 		drain := int64(0)
 		if s.drain.Err() != nil {
 			drain = 1

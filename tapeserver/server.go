@@ -58,6 +58,9 @@ type Options struct {
 	// a provider is set here or, when New is called, globally.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
+	// CertificateExpiry, if set, returns when the certificate that the server presents expires. It is
+	// called when metrics are collected.
+	CertificateExpiry func() time.Time
 	// Logger receives problems that are not returned to a client; slog.Default by default.
 	Logger *slog.Logger
 }

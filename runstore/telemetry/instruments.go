@@ -1,6 +1,8 @@
 package telemetry
 
 import (
+	"context"
+
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -77,6 +79,7 @@ type instruments struct {
 	records  metric.Int64Histogram
 	bytes    metric.Int64Histogram
 	fenced   metric.Int64Counter
+	unknown  metric.Int64Counter
 	grants   metric.Int64Counter
 	vacancy  metric.Float64Histogram
 
@@ -95,7 +98,7 @@ type writeOptions struct {
 // OpenTelemetry's error handler and measures nothing.
 func newInstruments(meter metric.Meter, engine string) *instruments {
 	in := &instruments{engine: engine, byFormer: map[runstore.GrantEnd][]metric.AddOption{}}
-	var errs [8]error
+	var errs [9]error
 	in.duration, errs[0] = meter.Float64Histogram("tapestore.store.operation.duration", metric.WithUnit("s"),
 		metric.WithDescription("Duration of an operation of the store, retries included."), metric.WithExplicitBucketBoundaries(durationBounds...))
 	in.retries, errs[1] = meter.Int64Counter("tapestore.store.retries", metric.WithUnit("{retry}"),
@@ -112,6 +115,8 @@ func newInstruments(meter metric.Meter, engine string) *instruments {
 		metric.WithDescription("Leases granted, by how the grant before ended."))
 	in.vacancy, errs[7] = meter.Float64Histogram("tapestore.store.vacancy", metric.WithUnit("s"),
 		metric.WithDescription("Time from the expiry of a lease to the grant that took it over, on the store clock."), metric.WithExplicitBucketBoundaries(vacancyBounds...))
+	in.unknown, errs[8] = meter.Int64Counter("tapestore.store.unknown.outcomes", metric.WithUnit("{write}"),
+		metric.WithDescription("Writes whose outcome the adapter could not find out: they may or may not have been applied."))
 	for _, err := range errs {
 		if err != nil {
 			otel.Handle(err)
@@ -140,5 +145,24 @@ func newInstruments(meter metric.Meter, engine string) *instruments {
 	for end, name := range grantEnds {
 		in.byFormer[end] = []metric.AddOption{set(attribute.String("former", name))}
 	}
+	in.begin()
 	return in
+}
+
+// begin makes the counters show 0 from the beginning: Prometheus's rate and increase miss the step
+// from no series to the first count.
+func (in *instruments) begin() {
+	ctx := context.Background()
+	for op := range operations {
+		in.retries.Add(ctx, 0, in.byOp[op].add...)
+	}
+	for _, op := range []operation{opCreateRun, opAcquireLease, opRenewLease, opReleaseLease, opCommit, opCommitMulti} {
+		in.unknown.Add(ctx, 0, in.byOp[op].add...)
+		if op != opCreateRun { // which presents no fence
+			in.fenced.Add(ctx, 0, in.byOp[op].add...)
+		}
+	}
+	for _, former := range in.byFormer {
+		in.grants.Add(ctx, 0, former...)
+	}
 }

@@ -125,11 +125,14 @@ func do[R any](ctx context.Context, s *measured, op operation, id runstore.RunID
 	return result, err
 }
 
-// wrote records the size of an applied write, or the refusal of its fence, and names them in the
+// wrote records the size of an applied write, the refusal of its fence or its unknown outcome, and names them in the
 // span. It is to be called before end.
 func (o *observation) wrote(f runstore.Fence, w *runstore.Writes, replayed bool, class string, err error) {
 	in := o.s.in
 	if err != nil {
+		if class == outcomeUnknown {
+			in.unknown.Add(o.ctx, 1, in.byOp[o.op].add...)
+		}
 		if !f.IsZero() && (class == outcomeFenced || class == outcomeExpired) {
 			in.fenced.Add(o.ctx, 1, in.byOp[o.op].add...)
 			o.s.log.fenced(o.ctx, operationNames[o.op], f, err)

@@ -306,7 +306,13 @@ func TestEveryKindHasAnOutcome(t *testing.T) {
 		}
 	}
 	got := c.values(t)
-	if n := len(got); n != len(runstore.Kinds()) {
+	n := 0
+	for name := range got {
+		if strings.HasPrefix(name, "tapestore.store.operation.duration{") {
+			n++
+		}
+	}
+	if n != len(runstore.Kinds()) {
 		t.Errorf("%d series, want one for each of %d kinds: %v", n, len(runstore.Kinds()), got)
 	}
 	expect(t, got, map[string]string{"tapestore.store.operation.duration{engine=fake,operation=now,outcome=unknown_outcome}": "2×"})
@@ -478,4 +484,25 @@ func TestWithoutAnSDK(t *testing.T) {
 	if got, want := allocs(telemetry.Wrap(bare, "memory", nil)), allocs(bare); got > want {
 		t.Errorf("%v allocations, want %v", got, want)
 	}
+}
+
+func TestUnknownOutcomesOfWrites(t *testing.T) {
+	t.Parallel()
+	c := newCollected()
+	s := telemetry.Wrap(intercept.Store(memory.New(nil).Open(), func(context.Context, string, func(context.Context) error) error {
+		return outcome.Unknown(errors.New("the reply was lost"))
+	}), "fake", &c.opts)
+	const name = "tapestore.store.unknown.outcomes{engine=fake,operation=commit}"
+	expect(t, c.values(t), map[string]string{name: "0"})
+	b := runstore.NewBatch("r", runstore.Unguarded("a test"))
+	b.Append("e", nil)
+	if _, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrUnknownOutcome) {
+		t.Fatal(err)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Commit(canceled, b); !errors.Is(err, runstore.ErrUnknownOutcome) {
+		t.Fatal(err)
+	}
+	expect(t, c.values(t), map[string]string{name: "1"}) // nobody waits for the second one
 }
