@@ -46,6 +46,7 @@ type serveTelemetry struct {
 	meters  *sdkmetric.MeterProvider // nil without --metrics-listen
 	tracers *sdktrace.TracerProvider // nil without an OTLP endpoint
 	scrapes *http.Server
+	address string // of /metrics
 }
 
 // startTelemetry serves /metrics on the address, unless it is empty, and exports spans to the OTLP
@@ -130,7 +131,8 @@ func (t *serveTelemetry) serveMetrics(address string) error {
 		Handler: mux, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(t.log.Handler(), slog.LevelDebug),
 		ReadTimeout: 5 * time.Second, WriteTimeout: 2 * scrapeTimeout, IdleTimeout: 2 * time.Minute,
 	}
-	t.log.Info("metrics", "http", lis.Addr().String(), "path", "/metrics")
+	t.address = lis.Addr().String()
+	t.log.Info("metrics", "http", t.address, "path", "/metrics")
 	go func() {
 		if err := t.scrapes.Serve(netutil.LimitListener(lis, maxScrapes)); !errors.Is(err, http.ErrServerClosed) {
 			t.log.Warn("metrics ended", "error", err)

@@ -13,15 +13,22 @@ import (
 )
 
 // eventLog logs takeovers and the first refused write of each grant. Clients choose runs and fences,
-// so the number of lines is bounded: on average one per second.
+// so the number of lines of each kind is bounded: on average one per second.
 type eventLog struct {
-	to    *slog.Logger // nil for none
-	limit *rate.Limiter
+	to *slog.Logger // nil for none
 
-	mu         sync.Mutex
-	logged     map[refusal]struct{} // refusals that were logged; emptied when it is full
-	suppressed int                  // lines over the limit since the last one
+	mu                  sync.Mutex
+	logged              map[refusal]struct{} // refusals that were logged; emptied when it is full
+	refusals, takeovers lines
 }
+
+// lines is one kind of line.
+type lines struct {
+	limit   *rate.Limiter
+	leftOut int // lines over the limit since the last one
+}
+
+func newLines() lines { return lines{limit: rate.NewLimiter(rate.Every(time.Second), 20)} }
 
 // refusal identifies a grant whose write was refused.
 type refusal struct {
@@ -33,7 +40,7 @@ type refusal struct {
 const maxRefusals = 1024
 
 func newEventLog(to *slog.Logger) *eventLog {
-	return &eventLog{to: to, limit: rate.NewLimiter(rate.Every(time.Second), 20), logged: map[refusal]struct{}{}}
+	return &eventLog{to: to, logged: map[refusal]struct{}{}, refusals: newLines(), takeovers: newLines()}
 }
 
 // fenced logs the refusal of a fence, unless the same grant was refused before.
@@ -61,7 +68,7 @@ func (l *eventLog) fenced(ctx context.Context, op string, f runstore.Fence, err 
 	if fenced := (*runstore.FencedError)(nil); errors.As(err, &fenced) {
 		attrs = append(attrs, slog.Any("current_token", fenced.Current), slog.String("holder", shown(string(fenced.Holder.Owner))))
 	}
-	l.line(ctx, slog.LevelWarn, "the store refused a write whose grant is not current", attrs)
+	l.line(ctx, &l.refusals, slog.LevelWarn, "the store refused a write whose grant is not current", attrs)
 }
 
 // takeover logs a grant that ended a live or expired one. from is empty if it is not known.
@@ -76,22 +83,22 @@ func (l *eventLog) takeover(ctx context.Context, lease runstore.Lease, former ru
 	if from != "" {
 		attrs = append(attrs, slog.String("from", shown(string(from))), slog.Duration("vacant", vacant))
 	}
-	l.line(ctx, slog.LevelInfo, "a lease was taken over", attrs)
+	l.line(ctx, &l.takeovers, slog.LevelInfo, "a lease was taken over", attrs)
 }
 
-// line logs a line within the limit, with the number of lines that were left out before it.
-func (l *eventLog) line(ctx context.Context, level slog.Level, text string, attrs []slog.Attr) {
+// line logs a line within the limit of its kind, with the number of lines that were left out before it.
+func (l *eventLog) line(ctx context.Context, kind *lines, level slog.Level, text string, attrs []slog.Attr) {
 	if !l.to.Enabled(ctx, level) {
 		return
 	}
 	l.mu.Lock()
-	if !l.limit.Allow() {
-		l.suppressed++
+	if !kind.limit.Allow() {
+		kind.leftOut++
 		l.mu.Unlock()
 		return
 	}
-	left := l.suppressed
-	l.suppressed = 0
+	left := kind.leftOut
+	kind.leftOut = 0
 	l.mu.Unlock()
 	if left > 0 {
 		attrs = append(attrs, slog.Int("lines_left_out", left))

@@ -21,8 +21,8 @@ type Options struct {
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
 	// Logger, if set, receives a line for each takeover of a lease (Info), and one for the first
-	// write of each grant that the store refuses because of its fence (Warn): at most one line per
-	// second on average. By default nothing is logged.
+	// write of each grant that the store refuses because of its fence (Warn): of each kind at most one
+	// line per second on average. By default nothing is logged.
 	Logger *slog.Logger
 }
 
