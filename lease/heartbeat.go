@@ -284,6 +284,7 @@ func (b *heartbeats) jitter(every time.Duration) time.Duration {
 func (b *heartbeats) scheduleRetry(err error) {
 	every := b.held.keeper.opts.Heartbeat
 	wait := min(every/10<<min(b.failures, 8), every/2)
+	b.held.renewalFailed()
 	b.failures++
 	b.last = err
 	b.due.Reset(pace.Jitter(wait))

@@ -12,8 +12,9 @@ import (
 
 // Held is a lease that a [Keeper] holds while a piece of work runs. It is safe for concurrent use.
 type Held struct {
-	keeper *Keeper
-	cancel context.CancelCauseFunc
+	keeper  *Keeper
+	reactor runstore.Reactor // of the grant
+	cancel  context.CancelCauseFunc
 
 	workDone chan struct{} // closed when the work has returned
 	loopDone chan struct{} // closed when heartbeatLoop has returned
@@ -41,7 +42,7 @@ type Held struct {
 
 func (k *Keeper) newHeld(granted Granted) *Held {
 	h := &Held{
-		keeper: k, lease: granted.Lease,
+		keeper: k, lease: granted.Lease, reactor: granted.Lease.Reactor,
 		workDone: make(chan struct{}), loopDone: make(chan struct{}), renewNow: make(chan struct{}, 1), requests: make(chan struct{}, 1),
 	}
 	if !granted.Sent.IsZero() && !granted.Sent.After(time.Now()) {

@@ -25,6 +25,7 @@ type Keeper struct {
 	store Store
 	opts  Options
 	wall  func() time.Time // the wall clock; tests replace it
+	in    *instruments
 }
 
 // New returns a keeper on store; nil Options mean the defaults. Its error lists every invalid
@@ -35,7 +36,7 @@ func New(store Store, opts *Options) (*Keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Keeper{store: store, opts: resolved, wall: time.Now}
+	k := &Keeper{store: store, opts: resolved, wall: time.Now, in: newInstruments(resolved.MeterProvider)}
 	if resolved.Handoff != NoHandoff {
 		if _, err := k.handoffStore(); err != nil {
 			return nil, err
@@ -98,8 +99,10 @@ func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work)
 //
 // A revocation is a commit. On a Store without the method Commit of [runstore.RunStore], a lease that
 // would be revoked is left to expire.
-func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
+func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) (err error) {
 	h := k.newHeld(granted)
+	end := h.measure(ctx)
+	defer func() { end(err) }() // after the release
 	if ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), h.revoke(ctx))
 	}
@@ -118,7 +121,7 @@ func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) error {
 			_ = h.finish(ctx, nil) // report the panic, not the failed revocation
 		}
 	}()
-	err := work(ctx, h)
+	err = work(ctx, h)
 	returned = true
 	return h.finish(ctx, err)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -47,6 +49,10 @@ type Options struct {
 	// DrainTimeout bounds how long a Gap handoff waits for the work: after that the lease is handed
 	// off while the work runs, as in Overlap. Default TTL.
 	DrainTimeout time.Duration
+	// MeterProvider receives the metrics of the leases that the keeper holds: which are held, how
+	// each ended, failed renewals and handoffs, by reactor (docs/observability.md). Default
+	// OpenTelemetry's global provider.
+	MeterProvider metric.MeterProvider
 	// Grace lets leases survive an outage of the store. Default 0, none.
 	//
 	// A holder whose renewals fail because the store cannot be reached goes on for Grace after its

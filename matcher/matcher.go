@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/internal/pace"
@@ -25,6 +26,8 @@ type Matcher struct {
 	slots  chan struct{} // holds a value for each request to the store in flight
 	wake   chan struct{}
 	spread spread
+	// stalled is the number of shards that are stalled.
+	stalled atomic.Int64
 
 	reactions map[string]*reaction // by id; used only by the goroutine of Run
 	work      sync.WaitGroup       // the goroutines that Run started

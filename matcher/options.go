@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -30,6 +32,9 @@ type Options struct {
 	// Requests bounds the requests to the store in flight, except renewals of leases and reads of
 	// the feed. Default 16, so that a backlog leaves most of a store's connections to its writers.
 	Requests int
+	// MeterProvider receives the metrics of the shards' leases (lease.Options); OpenTelemetry's global
+	// provider by default.
+	MeterProvider metric.MeterProvider
 	// Logger receives problems that no client is told about; slog.Default by default.
 	Logger *slog.Logger
 }
@@ -68,7 +73,9 @@ func (o Options) idleInterval() time.Duration {
 }
 
 // keeper returns the options of the leases' keeper.
-func (o Options) keeper() *lease.Options { return &lease.Options{TTL: o.TTL, Heartbeat: o.Heartbeat} }
+func (o Options) keeper() *lease.Options {
+	return &lease.Options{TTL: o.TTL, Heartbeat: o.Heartbeat, MeterProvider: o.MeterProvider}
+}
 
 // ownName returns a unique name for this replica.
 func ownName() string {

@@ -34,6 +34,7 @@ type shard struct {
 // lease.
 func (s *shard) run(wait time.Duration) {
 	defer s.cancel()
+	defer s.unstall()
 	fails := backoff{}
 	for pace.Pause(s.ctx, wait) {
 		var err error
@@ -101,7 +102,8 @@ func (s *shard) turn() (wait time.Duration, err error) {
 	if s.ctx.Err() != nil {
 		return 0, nil
 	}
-	m.opts.Logger.Info("a replica lost a shard", "reaction", s.reaction.current().ID, "shard", s.number, "error", err)
+	m.opts.Logger.Warn("a replica lost the lease of a shard", "reaction", s.reaction.current().ID, "shard", s.number,
+		"run", s.id, "owner", m.opts.Owner, "token", granted.Lease.Token, "error", err)
 	return pace.Jitter(m.opts.TTL / 4), nil
 }
 
@@ -179,7 +181,7 @@ func (s *shard) warn(err error, wait time.Duration, failures int) {
 		}
 	}
 	if level == slog.LevelWarn {
-		s.stalled.Store(true)
+		s.stall()
 	}
 	s.reaction.m.opts.Logger.Log(s.ctx, level, "a shard of a reaction stalls, and is tried again",
 		"reaction", s.reaction.current().ID, "shard", s.number, "pause", wait, "error", err)
@@ -187,7 +189,7 @@ func (s *shard) warn(err error, wait time.Duration, failures int) {
 
 // recovered logs that the shard continues after a warning.
 func (s *shard) recovered() {
-	if s.stalled.Swap(false) {
+	if s.unstall() {
 		s.reaction.m.opts.Logger.Info("a shard of a reaction resumes", "reaction", s.reaction.current().ID, "shard", s.number)
 	}
 }

@@ -44,6 +44,7 @@ type feedReader struct {
 	unwoken  time.Duration // time until the next read, with subscribers, if nothing wakes the reader
 	wakeErr  error         // why the store sends no wake-ups
 	warned   bool          // a warning that the feed fails was logged
+	measured time.Time     // when the lag was last measured
 	failing  time.Time     // first of the consecutive failed reads; zero if the last read succeeded
 }
 
@@ -106,6 +107,7 @@ func (f *feedReader) read(ctx context.Context) (err error) {
 	}
 	f.full = len(events) == runstore.MaxPage || size > runstore.MaxPageBytes
 	f.slow(len(events), size, news)
+	f.measureLag(ctx, events)
 	return nil
 }
 

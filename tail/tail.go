@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -52,6 +54,10 @@ type Options struct {
 	// and twice that if Derive returned a value: lower RingBytes if derived values are larger than
 	// their events. The newest page is kept even if it is larger.
 	RingBytes int
+	// MeterProvider receives the lag of the feed (docs/observability.md); OpenTelemetry's global
+	// provider by default. While metrics are collected, the reader of the feed reads the store clock
+	// at most once per second.
+	MeterProvider metric.MeterProvider
 }
 
 // Tail follows journals and the feed of all runs. Its methods are safe for concurrent use.
@@ -62,6 +68,7 @@ type Tail struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	slots  chan struct{} // holds a value for each read in flight
+	lag    metric.Float64Histogram
 
 	mu       sync.Mutex
 	closed   bool
@@ -98,6 +105,7 @@ func New(store runstore.RunStore, opts *Options) *Tail {
 	if t.opts.Derive == nil {
 		t.opts.Derive = func(runstore.FeedEvent) any { return nil }
 	}
+	t.lag = newLag(t.opts.MeterProvider)
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }

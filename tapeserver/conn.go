@@ -23,6 +23,7 @@ type listener struct {
 	draining bool
 	full     bool // connections are being refused; logged once
 	broken   bool // connections cannot be accepted; logged once
+	refused  int64
 }
 
 func newListener(lis net.Listener, limits Limits, log *slog.Logger) *listener {
@@ -72,6 +73,7 @@ func (l *listener) add(raw net.Conn) *conn {
 		return nil
 	}
 	if len(l.conns) >= l.limits.Connections {
+		l.refused++
 		if !l.full {
 			l.full = true
 			l.log.Warn("refusing connections", "limit", "Connections", "value", l.limits.Connections)
@@ -84,6 +86,13 @@ func (l *listener) add(raw net.Conn) *conn {
 	}
 	l.conns[c] = struct{}{}
 	return c
+}
+
+// counts returns the number of open connections, and of those that were refused.
+func (l *listener) counts() (open, refused int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int64(len(l.conns)), l.refused
 }
 
 func (l *listener) remove(c *conn) {

@@ -19,6 +19,7 @@ import (
 type bytesInFlight struct {
 	limits Limits
 	total  *semaphore.Weighted
+	used   atomic.Int64 // the bytes of total that are held
 }
 
 func newBytesInFlight(limits Limits) *bytesInFlight {
@@ -34,6 +35,7 @@ func (b *bytesInFlight) acquire(ctx context.Context, c *conn, n int64, timeout t
 	h.bytes.Store(n)
 	if c.bytes.TryAcquire(n) {
 		if b.total.TryAcquire(n) {
+			b.used.Add(n)
 			return h, nil
 		}
 		c.bytes.Release(n)
@@ -48,6 +50,7 @@ func (b *bytesInFlight) acquire(ctx context.Context, c *conn, n int64, timeout t
 	}
 	switch {
 	case err == nil:
+		b.used.Add(n)
 		return h, nil
 	case context.Cause(wait) == errQueueTimeout:
 		return nil, limitError("BytesInFlight", b.limits.BytesInFlight,
@@ -74,6 +77,7 @@ func (h *hold) shrink(n int64) {
 		}
 		if h.bytes.CompareAndSwap(has, n) {
 			h.conn.bytes.Release(has - n)
+			h.all.used.Add(n - has)
 			h.all.total.Release(has - n)
 			return
 		}

@@ -16,7 +16,7 @@ func (s *Server) newMatcher() *matcher.Matcher {
 	if s.opts.NoMatcher {
 		return nil
 	}
-	m, err := matcher.New(s.tape, s.tail, &matcher.Options{TTL: s.opts.MatcherTTL, Heartbeat: s.opts.MatcherHeartbeat, Logger: s.opts.Logger})
+	m, err := matcher.New(s.tape, s.tail, &matcher.Options{TTL: s.opts.MatcherTTL, Heartbeat: s.opts.MatcherHeartbeat, MeterProvider: s.opts.MeterProvider, Logger: s.opts.Logger})
 	if err != nil {
 		panic(err) // Options.MatcherHeartbeat does not fit; New could refuse no other option
 	}

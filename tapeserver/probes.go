@@ -17,7 +17,8 @@ const maxProbes = 64
 // Probes serves an orchestrator's probes over HTTP: /healthz (and /) reports whether the process
 // lives, /readyz whether its store responds. The replies are fixed texts, since anybody may ask;
 // the log has the reason why a store does not respond. Until SetServer, /readyz reports that the
-// server is starting. The zero Probes is ready for use.
+// server is starting. /readyz?verbose lists each check with a few numbers: no names, no addresses
+// and no errors. The zero Probes is ready for use.
 type Probes struct {
 	server atomic.Pointer[Server]
 }
@@ -31,6 +32,10 @@ func (p *Probes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/healthz", "/":
 		answer(w, http.StatusOK, "ok\n")
 	case "/readyz":
+		if r.URL.Query().Has("verbose") {
+			p.verbose(w, r)
+			return
+		}
 		if problem := p.notReady(r.Context()); problem != "" {
 			answer(w, http.StatusServiceUnavailable, problem+"\n")
 			return

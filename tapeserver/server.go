@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -51,6 +53,14 @@ type Options struct {
 	// out are 120 s for leases and 60 s for claims, as in Tape's protocol. Drivers that send no TTL
 	// must renew within the shortest of these.
 	LeaseTTL map[runstore.Reactor]time.Duration
+	// TracerProvider and MeterProvider receive the spans and metrics of the server and its matcher
+	// (docs/observability.md); OpenTelemetry's global providers by default. Calls are measured only if
+	// a provider is set here or, when New is called, globally.
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+	// CertificateExpiry, if set, returns when the certificate that the server presents expires. It is
+	// called when metrics are collected.
+	CertificateExpiry func() time.Time
 	// Logger receives problems that are not returned to a client; slog.Default by default.
 	Logger *slog.Logger
 }
@@ -77,6 +87,8 @@ type Server struct {
 	unfenced     atomic.Int64
 	// predicates caches the predicates of the feeds' subscribers.
 	predicates predicate.Cache
+	// methods are the full names of the methods that are served.
+	methods map[string]bool
 
 	// drain ends when the server begins to drain, cut when calls in flight must end.
 	drain, cut           context.Context
@@ -98,7 +110,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	s.tail = tail.New(store, &tail.Options{
 		Logger: s.opts.Logger,
 		Admit:  s.admitPage,
-		Derive: deriveInput,
+		Derive: deriveInput, MeterProvider: s.opts.MeterProvider,
 	})
 	s.tape = tape.New(s.tail.Store(), &tape.Options{Fence: s.opts.Fence, Logger: s.opts.Logger})
 	s.matcher = s.newMatcher()
@@ -106,7 +118,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	s.health = newHealth(s)
 	limits := s.opts.Limits
 	s.inFlight = newBytesInFlight(limits)
-	s.grpc = grpc.NewServer(
+	s.grpc = grpc.NewServer(append(s.measureCalls(),
 		grpc.MaxRecvMsgSize(s.opts.MaxMessageBytes),
 		grpc.MaxHeaderListSize(uint32(limits.HeaderBytes)),
 		grpc.MaxConcurrentStreams(uint32(limits.StreamsPerConnection)),
@@ -124,11 +136,12 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.InTapHandle(s.tapIn),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
-	)
+	)...)
 	services := registrar{s.grpc, s}
 	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: &atomic.Int64{}, unfenced: &s.unfenced, draining: s.drain.Done(), predicates: &s.predicates, reactionsChanged: s.reactionsChanged})
 	healthpb.RegisterHealthServer(services, s.health)
 	reflection.Register(services)
+	s.methods = methodsOf(s.grpc)
 	return s
 }
 
@@ -144,6 +157,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	go s.health.poll(ctx)
 	matched := s.startMatcher(ctx)
 	accepted := newListener(lis, s.opts.Limits, s.opts.Logger)
+	defer s.observe(accepted)()
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(accepted) }()
 	select {

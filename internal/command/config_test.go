@@ -48,7 +48,8 @@ func TestPrecedence(t *testing.T) {
 	t.Parallel()
 	levels := map[string][4]string{ // by flag: the default, and the texts in the file, in the environment and as a flag
 		"listen": {"127.0.0.1:7878", "'a:1'", "b:2", "c:3"}, "healthz-listen": {"127.0.0.1:7879", "'a:1'", "b:2", "c:3"},
-		"store": {defaultStore, "a.db", "b.db", "c.db"}, "fence": {"presented", "required", "connection", "presented"},
+		"metrics-listen": {"", "'a:1'", "b:2", "c:3"},
+		"store":          {defaultStore, "a.db", "b.db", "c.db"}, "fence": {"presented", "required", "connection", "presented"},
 		"takeover": {"any", "expired", "any", "expired"}, "max-message-bytes": {"4194304", "1", "2", "3"},
 		"max-bytes-in-flight": {"134217728", "1", "2", "3"}, "max-connections": {"1024", "1", "2", "3"}, "max-streams": {"2048", "1", "2", "3"},
 		"drain": {"8s", "1.5", "2s", "3s"}, "matcher": {"true", "false", "true", "false"}, "log-level": {"info", "debug", "warn", "error"},
@@ -175,7 +176,7 @@ tape.yaml:4: tape.reactors.matcher.heartbeat_s: a renewal that starts after 8s a
 tape.yaml:6: serve.store: is neither a store URL nor a path; write scheme:address, for example postgres://user@host/database, or ./FILE or sqlite:FILE for an SQLite file
 tape.yaml:7: serve.fence: is "maybe"; it is presented, required or connection
 tape.yaml:8: serve.takeover: is ***; it is any or expired
-tape.yaml:9: serve.colour: unknown key; the keys are drain_s, fence, healthz_listen, listen, log_format, log_level, matcher, max_bytes_in_flight, max_connections, max_message_bytes, max_streams, store, takeover
+tape.yaml:9: serve.colour: unknown key; the keys are drain_s, fence, healthz_listen, listen, log_format, log_level, matcher, max_bytes_in_flight, max_connections, max_message_bytes, max_streams, metrics_listen, store, takeover
 tape.yaml:10: serve.log_level: is "loud"; it is debug, info, warn or error
 TAPE_MAX_STREAMS is "many"; it is a whole number of at least 1
 TAPE_LOG_FORMAT is ***; it is text or json
@@ -221,6 +222,7 @@ serve:
 	const want = `KEY                                        VALUE                      SOURCE
 serve.listen                               127.0.0.1:9                TAPE_LISTEN
 serve.healthz_listen                       -                          TAPE_HEALTHZ_LISTEN
+serve.metrics_listen                       -                          default
 serve.store                                postgres://tape:***@db/tape?…  FILE:8
 serve.fence                                presented                  default
 serve.takeover                             any                        default

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,12 +35,19 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	probes := &tapeserver.Probes{}
 	stopProbes := serveProbes(probes, cfg.probes, log)
 	defer stopProbes()
+	measures, err := startTelemetry(ctx, cfg.metrics, log)
+	if err != nil {
+		return err
+	}
 	overdue, cancel := afterEnd(ctx, cfg.drain/16*15) // the rest is for the process to exit
 	defer cancel()
+	ended := sync.OnceFunc(func() { measures.stop(overdue) })
+	defer ended()
 
 	store, err := openStore(ctx, overdue, cfg.store, log)
 	if err != nil {
 		if ctx.Err() != nil {
+			ended()
 			log.Info("stopped", "before", "the store was open")
 			return nil
 		}
@@ -47,11 +55,15 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	}
 	// Seven eighths leave the store a sixteenth to close if calls had to be cut; usually the store
 	// has nearly all of the time.
-	server := tapeserver.New(store, &tapeserver.Options{
+	shown, _ := runstore.ParseURL(cfg.store) // prints without secrets
+	store = measures.wrap(store, shown.Scheme)
+	server := tapeserver.New(store, measures.add(&tapeserver.Options{
 		Fence: cfg.fence, WaitForLease: cfg.waitForLease, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
 		NoMatcher: cfg.noMatcher, MatcherTTL: cfg.matcherLease, MatcherHeartbeat: cfg.matcherHeartbeat, LeaseTTL: cfg.leaseTTL,
-	})
-	shown, _ := runstore.ParseURL(cfg.store) // prints without secrets
+	}))
+	sampling, stopSampling := context.WithCancel(ctx)
+	defer stopSampling()
+	go measures.sample(sampling, store, shown.Scheme)
 	started()
 	probes.SetServer(server)
 	if a, ok := lis.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
@@ -60,10 +72,12 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	}
 	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String(), "wait_for_lease", cfg.waitForLease)
 	err = server.Serve(ctx, lis)
+	stopSampling()
 	if err != nil { // the listener failed; no drain has begun
 		return errors.Join(err, store.Close())
 	}
 	closeStore(overdue, store, log)
+	ended()
 	log.Info("stopped")
 	return nil
 }

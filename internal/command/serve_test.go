@@ -79,6 +79,7 @@ func TestServeSettings(t *testing.T) {
 			want: with(func(c *serveConfig) {
 				c.limits, c.drain = tapeserver.Limits{BytesInFlight: 3, Connections: 2, Streams: 1}, time.Second
 			})},
+		{name: "metrics", args: "--metrics-listen=a:1", env: env{"TAPE_METRICS_LISTEN": "b:2"}, want: with(func(c *serveConfig) { c.metrics = "a:1" })},
 		{name: "odd log", args: "--log-format=xml", err: "text or json"},
 		{name: "odd level", args: "--log-level=loud", err: "debug, info, warn or error"},
 		{name: "no drain", args: "--drain=0s", err: "above zero"},
@@ -115,11 +116,11 @@ func TestServeSettings(t *testing.T) {
 // process is a running tapestore serve.
 type process struct {
 	*exec.Cmd
-	grpc, probes string // addresses; probes is empty when there are none
-	output       chan string
+	grpc, probes, metrics string // addresses; empty when there are none
+	output                chan string
 }
 
-var address = regexp.MustCompile(`msg="?(serving|probes|no probes)"? (?:grpc|http|healthz-listen)=(\S+)`)
+var address = regexp.MustCompile(`msg="?(serving|probes|no probes|metrics)"? (?:grpc|http|healthz-listen)=(\S+)`)
 
 // start runs tapestore serve in a process of its own and waits until it serves.
 func start(t *testing.T, args ...string) *process {
@@ -153,6 +154,8 @@ func startProgram(t *testing.T, exe string, args ...string) *process {
 			case m == nil:
 			case m[1] == "probes":
 				p.probes = m[2]
+			case m[1] == "metrics":
+				p.metrics = m[2]
 			case m[1] == "serving":
 				p.grpc = m[2]
 				close(ready)
@@ -325,6 +328,7 @@ func TestServeRefusesBadInputInOneLine(t *testing.T) {
 		{"--store postgres://127.0.0.1:1/x?retry_timeout=10ms", "connection refused"},
 		{"--store postgres://h/x?colour=red", `unknown key "colour"`},
 		{"--fence sometimes", "--fence"},
+		{"--store memory: --listen 127.0.0.1:0 --metrics-listen " + taken.Addr().String(), "--metrics-listen"},
 		{"--no-such-flag", "--no-such-flag"},
 		{"extra", "extra"},
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -183,7 +184,7 @@ func (c *Coordinator) acquire(ctx context.Context) (lease.Granted, error) {
 		case nil:
 			return granted, err
 		case runstore.ErrUnavailable, runstore.ErrUnknownOutcome:
-			c.opts.Logger.Warn("election: the store cannot be reached", "name", c.name, "replica", c.opts.Replica, "error", err)
+			c.opts.Logger.Warn("election: the store cannot be reached", "run", c.name, "owner", c.opts.Replica, "error", err)
 		default:
 			return granted, err
 		}
@@ -276,7 +277,11 @@ func (c *Coordinator) enter(state State, change func(*Status)) {
 	}
 	now := c.status
 	c.mu.Unlock()
-	c.opts.Logger.Info("election: "+state.String(), "name", now.Name, "replica", now.Replica, "token", now.Token, "error", now.Err)
+	level := slog.LevelInfo
+	if state == Standby && errors.Is(now.Err, lease.ErrLost) {
+		level = slog.LevelWarn
+	}
+	c.opts.Logger.Log(context.Background(), level, "election: "+state.String(), "run", now.Name, "owner", now.Replica, "token", now.Token, "error", now.Err)
 	if c.opts.OnChange != nil {
 		c.opts.OnChange(now)
 	}

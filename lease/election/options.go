@@ -9,6 +9,8 @@ import (
 	"os"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -47,6 +49,9 @@ type Options struct {
 	// OnChange is called after each change of [Status], in order, on the goroutine of Run. It must
 	// not block. Nil means no calls.
 	OnChange func(Status)
+	// MeterProvider receives the metrics of the leases (lease.Options); OpenTelemetry's global provider
+	// by default.
+	MeterProvider metric.MeterProvider
 	// Logger receives the changes of Status, and why the run could not be created. Requests for the
 	// lease that fail are repeated silently. Default slog.Default().
 	Logger *slog.Logger
@@ -80,7 +85,7 @@ func (o *Options) resolve() (Options, *lease.Options, error) {
 		r.AcquireInterval = DefaultAcquireInterval
 	}
 	return r, &lease.Options{
-		TTL: r.TTL, Heartbeat: r.Heartbeat, ReleaseTimeout: r.ReleaseTimeout, Handoff: r.Handoff,
+		TTL: r.TTL, Heartbeat: r.Heartbeat, ReleaseTimeout: r.ReleaseTimeout, Handoff: r.Handoff, MeterProvider: r.MeterProvider,
 		// The first pause is a fifth of the longest: a standby that just missed a release looks soon.
 		MinBackoff: max(r.AcquireInterval/5, 1), MaxBackoff: r.AcquireInterval,
 	}, err

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -49,6 +51,9 @@ type Options struct {
 	MaxInFlight int
 	// ReleaseTimeout bounds each release, retries included. Default 5 s.
 	ReleaseTimeout time.Duration
+	// MeterProvider receives the metrics of the leases (lease.Options); OpenTelemetry's global provider
+	// by default.
+	MeterProvider metric.MeterProvider
 	// Logger receives what a member cannot return: reads and removals that failed, and the errors of
 	// the work on shards. Default slog.Default().
 	Logger *slog.Logger
@@ -74,7 +79,7 @@ func (o *Options) resolve() (Options, *lease.Options, error) {
 	)
 	interval := max(r.Interval, 1)
 	return r, &lease.Options{
-		TTL: r.TTL, ReleaseTimeout: r.ReleaseTimeout,
+		TTL: r.TTL, ReleaseTimeout: r.ReleaseTimeout, MeterProvider: r.MeterProvider,
 		// The request after an expiry comes up to half of the minimum later: 125 ms by default.
 		MinBackoff: max(interval/20, 1), MaxBackoff: interval,
 	}, err

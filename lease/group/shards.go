@@ -228,7 +228,7 @@ func (s *shardSet) run(ctx context.Context, shard int) {
 		err := s.hold(ctx, shard)
 		ended := ctx.Err() != nil
 		if !ended || err != nil && !errors.Is(err, context.Cause(ctx)) && !errors.Is(err, ctx.Err()) {
-			s.logger.Warn("group: the work on a shard ended with an error", "shard", shard, "error", err)
+			s.logger.Warn("group: the work on a shard ended with an error", "shard", shard, "run", s.membership.group.ShardRun(shard), "owner", s.membership.name, "error", err)
 		}
 		if time.Since(began) > most {
 			backoff = least

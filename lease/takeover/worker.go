@@ -248,7 +248,7 @@ func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 		return
 	case errors.Is(err, lease.ErrHandedOff):
 		w.exclude(id, true) // the successor drives it
-		w.opts.Logger.Info("takeover: handed off a run", "run", id, "token", granted.Lease.Token, "result", err)
+		w.opts.Logger.Info("takeover: handed off a run", "run", id, "owner", w.owner, "token", granted.Lease.Token, "result", err)
 		return
 	case ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err())):
 		return // the work was ended with the worker
@@ -258,7 +258,7 @@ func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 		w.count(func(s *Status) { s.Failed++ })
 	}
 	w.exclude(id, lost)
-	w.opts.Logger.Warn("takeover: the work on a run ended with an error", "run", id, "token", granted.Lease.Token, "lost", lost, "error", err)
+	w.opts.Logger.Warn("takeover: the work on a run ended with an error", "run", id, "owner", w.owner, "token", granted.Lease.Token, "lost", lost, "error", err)
 }
 
 func (w *Worker) count(f func(*Status)) {

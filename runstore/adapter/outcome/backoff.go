@@ -45,6 +45,7 @@ func (t *Backoff) More(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
+		countRetry(ctx)
 		return true
 	}
 }
