@@ -78,7 +78,7 @@ var reasons = map[string]struct {
 	also error // of package tape
 }{
 	"UNAUTHENTICATED":    {runstore.ErrInvalid, ErrUnauthenticated},
-	"PERMISSION_DENIED":  {runstore.ErrInvalid, ErrDenied},
+	"PERMISSION_DENIED":  {kind: runstore.ErrInvalid}, // the code adds ErrDenied
 	"NO_SUCH_RUN":        {runstore.ErrNotFound, tape.ErrNoSuchRun},
 	"NO_SUCH_EFFECT":     {runstore.ErrConflict, tape.ErrNoSuchEffect},
 	"NO_SUCH_OBLIGATION": {runstore.ErrConflict, tape.ErrNoSuchObligation},

@@ -212,7 +212,7 @@ func (s *Server) tenant(ctx context.Context, method string, req any) (string, er
 	case oneRun:
 		if named, ok := req.(interface{ GetRunId() string }); ok {
 			run, err := s.tape.GetRun(ctx, runstore.RunID(named.GetRunId()))
-			if err != nil && !errors.Is(err, tape.ErrNoSuchRun) && !errors.Is(err, runstore.ErrInvalid) {
+			if err != nil && !errors.Is(err, tape.ErrNoSuchRun) {
 				return "", accessStatus(method, err)
 			}
 			if err == nil && p.Admits(run.Tenant) {
