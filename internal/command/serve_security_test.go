@@ -1,13 +1,24 @@
 package command
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/internal/certtest"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tapeclient"
 	"github.com/tapestore/tapestore/tapeserver/auth"
 	"github.com/tapestore/tapestore/tapeserver/certs"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
 func TestSecuritySettings(t *testing.T) {
@@ -84,5 +95,54 @@ func TestSecuritySettingsOfSeveralPlaces(t *testing.T) {
 	}
 	if _, s = resolved(t, file, nil, "--insecure"); len(s.faults) > 0 {
 		t.Errorf("with --insecure: %v", s.faults)
+	}
+}
+
+// TestServeWithTLS serves on every address with TLS and a token, and reads a changed file of principals.
+func TestServeWithTLS(t *testing.T) {
+	// Not parallel: serve sets the process's logger.
+	defer slog.SetDefault(slog.Default())
+	const secret = "s3cret-s3cret-s3cret-s3cret"
+	dir, ca := t.TempDir(), certtest.New(t, "ca")
+	cfg := config("memory:")
+	cfg.listen = "0.0.0.0:0"
+	cfg.security.files.Cert, cfg.security.files.Key = ca.Server(t).Write(t, dir)
+	out := newOutput()
+	if err := serve(t.Context(), cfg, out); err == nil || !strings.Contains(err.Error(), "--listen is [::]:") || !strings.Contains(err.Error(), "no authentication") {
+		t.Errorf("serve without authentication = %v", err)
+	}
+	cfg.security.principals = filepath.Join(dir, "principals.yaml")
+	if err := serve(t.Context(), cfg, out); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("serve without its principals = %v", err)
+	}
+	certtest.Write(t, dir, "principals.yaml", []byte("principals:\n  - {name: a, role: drive, token: "+secret+"}\n"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, cfg, out) }()
+	_, port, _ := strings.Cut(out.line(t, `msg=serving grpc=(\S+) .* tls=server authentication=true`), "]:")
+	dial := func(token string) *tapeclient.Client {
+		c, err := tapeclient.Dial("tapes://127.0.0.1:"+port, &tapeclient.Options{
+			TLS: &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS12}, Token: func(context.Context) (string, error) { return token, nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	if _, err := dial(secret).Tape().BeginRun(ctx, &tapepb.BeginRunRequest{AppName: "a"}); err != nil {
+		t.Errorf("BeginRun = %v", err)
+	}
+	_, err := dial(secret+"x").Tape().GetRun(ctx, &tapepb.GetRunRequest{RunId: "r"})
+	if status.Code(err) != codes.Unauthenticated || !errors.Is(err, tapeclient.ErrUnauthenticated) || runstore.OutcomeOf(err) != runstore.NotApplied {
+		t.Errorf("GetRun with another token = %v", err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("serve = %v", err)
+	}
+	if text := out.text.String(); strings.Contains(text, "s3cret") || strings.Contains(text, "clear text") || !strings.Contains(text, "refused a call") {
+		t.Errorf("log:\n%s", text)
 	}
 }
