@@ -76,6 +76,16 @@ lint-containers: $(STATICCHECK) ## the same for the module of containers, which 
 $(STATICCHECK): tools/go.mod
 	$(GO) -C tools build -o ../bin/ honnef.co/go/tools/cmd/staticcheck
 
+GOVULNCHECK := bin/govulncheck
+MODULES ?=
+
+.PHONY: vuln
+vuln: $(GOVULNCHECK) ## known vulnerabilities in what the modules call; needs the database of vuln.go.dev; MODULES='. containers' chooses
+	.ci/vuln $(MODULES)
+
+$(GOVULNCHECK): tools/go.mod
+	$(GO) -C tools build -o ../bin/ golang.org/x/vuln/cmd/govulncheck
+
 MUTANTS ?=
 .PHONY: mutants
 mutants: ## put bugs into the adapters, one at a time, and report those that no test notices; MUTANTS='-engine sqlite' chooses

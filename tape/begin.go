@@ -30,6 +30,10 @@ type BeginRunRequest struct {
 	// Fence, if presented, must be the run's current grant. The run then continues under it, and no
 	// lease is taken away.
 	Fence runstore.Fence
+	// Admit, unless it is nil, decides by the identity of a run that exists whether BeginRun may
+	// continue it. It is called before anything is changed; BeginRun returns its error. A run keeps
+	// its identity.
+	Admit func(Identity) error
 }
 
 // BeginRunResult is the result of BeginRun.
@@ -63,6 +67,9 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	}
 	id := req.Key.ID()
 	if !req.Fence.IsZero() {
+		if err := t.admitExisting(ctx, id, req.Admit); err != nil {
+			return BeginRunResult{}, err
+		}
 		run, lease, err := t.renew(ctx, id, req.Fence, spec.TTL)
 		return BeginRunResult{ID: id, Resumed: true, LastSeq: run.LastSeq, Status: run.Status, Lease: lease}, err
 	}
@@ -77,7 +84,19 @@ func (t *Tape) BeginRun(ctx context.Context, req BeginRunRequest) (BeginRunResul
 	if created.New {
 		return BeginRunResult{ID: id, Status: RunRunning, Lease: created.Lease}, nil
 	}
-	return t.rebegin(ctx, req.Key, created.Run, spec, req.Takeover)
+	return t.rebegin(ctx, req, created.Run, spec)
+}
+
+// admitExisting returns the error of admit for a run; nil if there is no admit.
+func (t *Tape) admitExisting(ctx context.Context, id runstore.RunID, admit func(Identity) error) error {
+	if admit == nil {
+		return nil
+	}
+	run, _, err := t.readRun(ctx, id)
+	if err != nil {
+		return err
+	}
+	return admit(run.Identity)
 }
 
 // creation returns the spec of the run that BeginRun creates if there is none of the key: with its
@@ -101,21 +120,26 @@ func (req BeginRunRequest) creation(lease runstore.LeaseSpec) (runstore.RunSpec,
 }
 
 // rebegin takes over a run that exists; head is the run as it was read.
-func (t *Tape) rebegin(ctx context.Context, key RunKey, head runstore.Run, spec runstore.LeaseSpec, takeover Takeover) (BeginRunResult, error) {
+func (t *Tape) rebegin(ctx context.Context, req BeginRunRequest, head runstore.Run, spec runstore.LeaseSpec) (BeginRunResult, error) {
 	var lost error
 	for range optimistic.MaxAttempts {
 		found, err := runOf(head)
 		if err != nil {
 			return BeginRunResult{}, err
 		}
-		if found.RunKey != key {
+		if found.RunKey != req.Key {
 			return BeginRunResult{}, refuse(ErrRefused, "begin_run: run %s belongs to another key", head.ID)
+		}
+		if req.Admit != nil {
+			if err := req.Admit(found.Identity); err != nil {
+				return BeginRunResult{}, err
+			}
 		}
 		result := BeginRunResult{ID: head.ID, Resumed: true, LastSeq: head.LastSeq, Status: found.Status}
 		if found.Status == RunTerminal || found.Status == RunStuck {
 			return result, nil
 		}
-		granted, err := t.acquire(ctx, head, spec, acquisition{why: "begin run by ", takeover: takeover, revives: true})
+		granted, err := t.acquire(ctx, head, spec, acquisition{why: "begin run by ", takeover: req.Takeover, revives: true})
 		if err == nil {
 			result.Lease, result.Status, result.LastSeq = granted.Lease, RunRunning, granted.Committed.LastSeq
 			return result, nil

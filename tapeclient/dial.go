@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
@@ -47,6 +45,12 @@ type Options struct {
 	RequestTimeout time.Duration
 	// RetryTimeout bounds a call with its repeats. Default 30 s.
 	RetryTimeout time.Duration
+	// TLS configures TLS for Dial with a tapes:// or grpcs:// URL: authorities of the server, a
+	// certificate of the client. By default the authorities of the system are trusted, from TLS 1.2.
+	TLS *tls.Config
+	// Token returns the bearer token for a call: see TokenFile. Dial sends it only over TLS or to a
+	// loopback address. New ignores TLS and Token, which belong to the connection.
+	Token func(ctx context.Context) (string, error)
 }
 
 // Client is a client of one Tape server. It is safe for concurrent use.
@@ -60,8 +64,8 @@ type Client struct {
 // Dial returns a client of the server at url. The forms are tape://HOST:PORT, grpc://HOST:PORT and
 // HOST:PORT for plaintext, by default port 7878, and tapes://HOST:PORT and grpcs://HOST:PORT for
 // TLS, by default port 443. The client connects with its first call. The dial options are applied
-// last and override those derived from the URL: credentials per call, other TLS settings,
-// interceptors.
+// last and override those derived from the URL and the options: credentials per call, such as those of
+// package google.golang.org/grpc/credentials/oauth, other TLS settings, interceptors.
 //
 // Errors: runstore.ErrInvalid for a malformed URL or option, which the error names.
 func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {
@@ -69,11 +73,11 @@ func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport := insecure.NewCredentials()
-	if secure {
-		transport = credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12})
+	derived, err := opts.credentials(address, secure)
+	if err != nil {
+		return nil, err
 	}
-	conn, err := grpc.NewClient(address, append([]grpc.DialOption{grpc.WithTransportCredentials(transport)}, dial...)...)
+	conn, err := grpc.NewClient(address, append(derived, dial...)...)
 	if err != nil {
 		return nil, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "url", Problem: err.Error()}
 	}

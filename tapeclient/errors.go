@@ -21,6 +21,9 @@ var (
 	// ErrDenied: the server returned PERMISSION_DENIED. From BeginEffect it means that the client
 	// must not act, now or later under this grant.
 	ErrDenied = errors.New("permission denied")
+	// ErrUnauthenticated: the server did not accept the client's token or certificate. Nothing was
+	// applied. BeginEffect returns it together with ErrDenied.
+	ErrUnauthenticated = errors.New("unauthenticated")
 	// ErrEnded: the run has ended, so there is no lease to acquire; see [EndedError].
 	ErrEnded = errors.New("the run has ended")
 	// ErrParked: the run waits at a gate for a signal, without a lease. Work that gets this error
@@ -74,6 +77,8 @@ var reasons = map[string]struct {
 	kind error // of package runstore; determines the result of OutcomeOf
 	also error // of package tape
 }{
+	"UNAUTHENTICATED":    {runstore.ErrInvalid, ErrUnauthenticated},
+	"PERMISSION_DENIED":  {kind: runstore.ErrInvalid}, // the code adds ErrDenied
 	"NO_SUCH_RUN":        {runstore.ErrNotFound, tape.ErrNoSuchRun},
 	"NO_SUCH_EFFECT":     {runstore.ErrConflict, tape.ErrNoSuchEffect},
 	"NO_SUCH_OBLIGATION": {runstore.ErrConflict, tape.ErrNoSuchObligation},

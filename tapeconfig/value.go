@@ -16,6 +16,7 @@ const (
 	textOrEmpty                      // a text whose empty form has a meaning
 	yesNo                            // true or false
 	whole                            // a whole number above zero
+	wholeOrNone                      // whole, or 0
 	seconds                          // a number of seconds, from 0.001 to a day
 	secondsOrNone                    // seconds, or 0
 	boundedSeconds                   // seconds whose upper limit the options check
@@ -27,6 +28,10 @@ var serveKeys = map[string]kind{
 	"listen": text, "healthz_listen": textOrEmpty, "metrics_listen": textOrEmpty, "store": text, "fence": text, "takeover": text,
 	"max_message_bytes": whole, "max_bytes_in_flight": whole, "max_connections": whole, "max_streams": whole,
 	"drain_s": seconds, "matcher": yesNo, "log_level": text, "log_format": text,
+	"insecure": yesNo, "tls_cert": textOrEmpty, "tls_key": textOrEmpty, "tls_min_version": text,
+	"tls_client_ca": textOrEmpty, "tls_client_crl": textOrEmpty, "principals": textOrEmpty,
+	"oidc_issuer": textOrEmpty, "oidc_audience": textOrEmpty, "oidc_roles_claim": textOrEmpty, "oidc_tenants_claim": textOrEmpty,
+	"max_calls_per_second": wholeOrNone,
 }
 
 const (
@@ -64,6 +69,10 @@ func (k kind) problem(n *yaml.Node) string {
 	case yesNo:
 		if tag != "!!bool" || n.Value != "true" && n.Value != "false" {
 			return fmt.Sprintf("is %s; it is true or false", form(n))
+		}
+	case wholeOrNone:
+		if !number || n.Value != "0" && !wholeForm.MatchString(n.Value) {
+			return fmt.Sprintf("is %s; it is a whole number, 0 for no limit", form(n))
 		}
 	case whole:
 		if !number || !wholeForm.MatchString(n.Value) {

@@ -94,6 +94,8 @@ type call struct {
 	// resume is the position up to which a subscriber of the feed has received everything; -1 for
 	// any other call.
 	resume atomic.Int64
+	// tenant is that of the run that a stream's request names, if its principal is limited to tenants.
+	tenant atomic.Pointer[string]
 
 	stop   func() bool
 	cancel context.CancelCauseFunc
@@ -104,9 +106,17 @@ func (s *Server) begin(stream context.Context) (*call, error) {
 		s.streams.Add(-1)
 		return nil, limitError("Streams", s.opts.Limits.Streams, "too many calls at once")
 	}
+	client, ctx, err := s.authenticate(stream)
+	if limit := s.rates.wait(ctx, client, s.drain); err == nil {
+		err = limit
+	}
+	if err != nil {
+		s.streams.Add(-1)
+		return nil, err
+	}
 	c := &call{s: s, conn: connOf(stream)}
 	c.resume.Store(-1)
-	c.ctx, c.cancel = context.WithCancelCause(stream)
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.stop = context.AfterFunc(s.cut, func() { c.cancel(errCut) })
 	return c, nil
 }
@@ -156,10 +166,18 @@ func (c *call) receive(decode func(any) error, m any) error {
 }
 
 // outcome returns the error of a call that the drain may have cut: UNAVAILABLE instead of CANCELED,
-// because the client did not cancel it. An unknown outcome is returned unchanged.
+// because the client did not cancel it. The same holds for a stream whose credentials have ended. An
+// unknown outcome is returned unchanged.
 func (c *call) outcome(err error) error {
-	if context.Cause(c.ctx) == errCut && status.Code(err) == codes.Canceled {
+	if status.Code(err) != codes.Canceled {
+		return err
+	}
+	cause := context.Cause(c.ctx)
+	if cause == errCut {
 		return errShuttingDown
+	}
+	if ended := (accessEnded{}); errors.As(cause, &ended) {
+		return ended.status
 	}
 	return err
 }
@@ -168,6 +186,9 @@ func (c *call) outcome(err error) error {
 // records the state of the store.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
 	defer s.recover(info.FullMethod, &err)
+	if _, err := s.tenant(ctx, info.FullMethod, req); err != nil {
+		return nil, err
+	}
 	answer, err := next(ctx, req)
 	s.watch.call(ctx, path.Base(info.FullMethod), err)
 	return answer, err
@@ -182,6 +203,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	}
 	c.late = make(chan struct{}, 1)
 	ended := make(chan error, 1)
+	go s.keepChecking(c)
 	go func() {
 		defer c.end()
 		ended <- func() (err error) {
@@ -230,7 +252,16 @@ func (st *admittedStream) RecvMsg(m any) error {
 		return err
 	}
 	defer st.call.hold.release()
-	return st.call.receive(st.ServerStream.RecvMsg, m)
+	if err := st.call.receive(st.ServerStream.RecvMsg, m); err != nil {
+		return err
+	}
+	method, _ := grpc.Method(st.call.ctx)
+	tenant, err := st.call.s.tenant(st.call.ctx, method, m)
+	if err != nil {
+		return err
+	}
+	st.call.tenant.Store(&tenant)
+	return nil
 }
 
 // SendMsg sends a message. A message that does not belong to a page waits for room of its own.

@@ -36,6 +36,14 @@
 // With tape.FenceConnection the server presents, for requests without a fence, the grant that it
 // returned on their connection; see grants.
 //
+// # Security
+//
+// With Options.TLS the server speaks TLS, from its first moment (ServeStarting). With Options.Auth it
+// authenticates every call but a health check before it reads the request, checks the role that the
+// method needs, and checks the tenant of the run that each request names. docs/security.md has the
+// roles and the threats. Refusals have the reason UNAUTHENTICATED or PERMISSION_DENIED in their
+// ErrorInfo, and nothing was applied.
+//
 // # Limits
 //
 // Every answer fits into 4 MiB, the default limit of gRPC clients. A request that would cause a

@@ -48,6 +48,9 @@ func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectReques
 		Semantics: tape.EffectSemantics(req.GetSemantics()), Mode: tape.DispatchMode(req.GetDispatchMode()),
 		BusinessKey: req.GetBusinessKey(), Connector: req.GetConnector(), Scope: req.GetScope(), Fence: fence,
 	})
+	if err == nil && e.Run != id {
+		err = s.admitOther(ctx, e.Run)
+	}
 	if err != nil {
 		return nil, beginEffectStatus(err)
 	}

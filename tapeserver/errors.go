@@ -36,6 +36,9 @@ type wire struct {
 // statusTable is the only mapping from errors to statuses. The protocol's own texts and codes come first;
 // a client without fences gets no others in normal operation.
 var statusTable = []wire{
+	{kind: errUnauthenticated, code: codes.Unauthenticated, reason: "UNAUTHENTICATED", bare: true},
+	{kind: errPermission, code: codes.PermissionDenied, reason: "PERMISSION_DENIED", bare: true},
+	{kind: errUnchecked, code: codes.Unavailable, reason: "UNAVAILABLE", bare: true},
 	{kind: tape.ErrNoSuchRun, code: codes.NotFound, reason: "NO_SUCH_RUN", bare: true},
 	{kind: tape.ErrNoSuchEffect, code: codes.NotFound, reason: "NO_SUCH_EFFECT", bare: true},
 	{kind: tape.ErrNoSuchObligation, code: codes.NotFound, reason: "NO_SUCH_OBLIGATION", bare: true},
@@ -89,7 +92,7 @@ func beginEffectStatus(err error) error {
 	}
 	w := lookup(err)
 	switch w.kind {
-	case tape.ErrRefused, runstore.ErrConflict, runstore.ErrUnavailable, runstore.ErrClosed, runstore.ErrUnknownOutcome:
+	case errUnchecked, tape.ErrRefused, runstore.ErrConflict, runstore.ErrUnavailable, runstore.ErrClosed, runstore.ErrUnknownOutcome:
 	default:
 		w.code = codes.PermissionDenied
 	}

@@ -17,7 +17,8 @@ import (
 
 func TestTheTableNamesEveryKindOnce(t *testing.T) {
 	t.Parallel()
-	for _, kind := range slices.Concat(tape.Kinds(), runstore.Kinds()) {
+	own := []error{errUnauthenticated, errPermission, errUnchecked}
+	for _, kind := range slices.Concat(tape.Kinds(), runstore.Kinds(), own) {
 		rows := 0
 		for _, w := range statusTable {
 			if w.kind == kind {
@@ -28,7 +29,7 @@ func TestTheTableNamesEveryKindOnce(t *testing.T) {
 			t.Errorf("%q has %d rows in the table, want 1", kind, rows)
 		}
 	}
-	if want := len(tape.Kinds()) + len(runstore.Kinds()); len(statusTable) != want {
+	if want := len(tape.Kinds()) + len(runstore.Kinds()) + len(own); len(statusTable) != want {
 		t.Errorf("the table has %d rows, want %d", len(statusTable), want)
 	}
 }
@@ -39,7 +40,7 @@ func TestBeginEffectRefusalsForbidToAct(t *testing.T) {
 	t.Parallel()
 	other := map[error]codes.Code{
 		tape.ErrRefused: codes.Internal, runstore.ErrConflict: codes.Aborted, runstore.ErrUnavailable: codes.Unavailable,
-		runstore.ErrClosed: codes.Unavailable, runstore.ErrUnknownOutcome: codes.Unknown,
+		errUnchecked: codes.Unavailable, runstore.ErrClosed: codes.Unavailable, runstore.ErrUnknownOutcome: codes.Unknown,
 	}
 	for _, w := range statusTable {
 		err := beginEffectStatus(&runstore.OpError{Op: "commit", Run: "r", Err: w.kind})

@@ -39,11 +39,16 @@ type Limits struct {
 	// size while it is encoded.
 	BytesInFlight int64
 
-	// HandshakeTimeout bounds the time from a connection's start to its first settings frame; 5
-	// seconds by default.
+	// CallsPerSecond bounds the calls that one client begins per second, after a burst of twice as
+	// many; 0 is no bound. Clients are principals where the server authenticates, and otherwise, or
+	// before that, IP addresses. A call over the limit waits, for up to QueueTimeout.
+	CallsPerSecond int
+
+	// HandshakeTimeout bounds the time from a connection's start to its first settings frame, with the
+	// handshake of TLS; 5 seconds by default.
 	HandshakeTimeout time.Duration
-	// QueueTimeout bounds the time that a call waits for its share of BytesInFlight; 5 seconds by
-	// default.
+	// QueueTimeout bounds the time that a call waits for its share of BytesInFlight, or for its turn
+	// under CallsPerSecond; 5 seconds by default.
 	QueueTimeout time.Duration
 	// ReceiveTimeout bounds the time that a request takes to arrive; 10 seconds by default.
 	ReceiveTimeout time.Duration

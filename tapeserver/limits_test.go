@@ -22,12 +22,18 @@ import (
 // connect returns a client with a connection of its own.
 func connect(t *testing.T, address string) tapepb.TapeClient {
 	t.Helper()
+	return tapepb.NewTapeClient(connection(t, address))
+}
+
+// connection returns a connection that ends with the test.
+func connection(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return tapepb.NewTapeClient(conn)
+	return conn
 }
 
 // wantLimit checks that a call was refused because of a limit.

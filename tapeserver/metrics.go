@@ -69,7 +69,7 @@ func (s *Server) observe(lis *listener) (end func()) {
 	shards := m.gauge("tapestore.server.matcher.shards", "{shard}", "Shards of live reactions: known to this server, held by it, and stalled.")
 
 	var expiry metric.Int64Observable
-	if s.opts.CertificateExpiry != nil {
+	if s.opts.TLS != nil {
 		expiry = m.gauge("tapestore.server.certificate.expiry.timestamp", "s", "When the certificate that the server presents expires, in seconds since 1970.")
 	}
 
@@ -84,7 +84,7 @@ func (s *Server) observe(lis *listener) (end func()) {
 		o.ObserveInt64(inFlight, s.inFlight.used.Load())
 		o.ObserveInt64(maxInFlight, limits.BytesInFlight)
 		if expiry != nil {
-			o.ObserveInt64(expiry, s.opts.CertificateExpiry().Unix())
+			o.ObserveInt64(expiry, s.opts.TLS.Expires().Unix())
 		}
 		drain := int64(0)
 		if s.drain.Err() != nil {

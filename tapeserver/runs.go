@@ -37,7 +37,7 @@ func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*t
 	err := s.take(ctx, key.ID(), req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
 		renewed = fence.Token()
 		r, err = s.tape.BeginRun(ctx, tape.BeginRunRequest{
-			Key: key, Owner: req.GetLeaseOwner(), Reactor: req.GetReactor(), TTL: s.leaseTTL(req.GetLeaseTtlMs(), cmp.Or(req.GetReactor(), "agent")), Takeover: takeover, Fence: fence,
+			Key: key, Owner: req.GetLeaseOwner(), Reactor: req.GetReactor(), TTL: s.leaseTTL(req.GetLeaseTtlMs(), cmp.Or(req.GetReactor(), "agent")), Takeover: takeover, Fence: fence, Admit: admitIdentity(ctx),
 			Identity: tape.Identity{
 				Tenant: req.GetTenantId(), Actor: req.GetActor(), Subject: req.GetSubject(), AgentID: req.GetAgentId(),
 				InstanceID: req.GetAiplexInstanceId(), GatewayRoute: req.GetGatewayRoute(),

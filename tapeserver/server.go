@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -20,6 +21,8 @@ import (
 	"github.com/tapestore/tapestore/tail"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tape/predicate"
+	"github.com/tapestore/tapestore/tapeserver/auth"
+	"github.com/tapestore/tapestore/tapeserver/certs"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -58,9 +61,15 @@ type Options struct {
 	// a provider is set here or, when New is called, globally.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
-	// CertificateExpiry, if set, returns when the certificate that the server presents expires. It is
-	// called when metrics are collected.
-	CertificateExpiry func() time.Time
+	// TLS has the certificates of the server; nil for no TLS. The caller follows their files
+	// (certs.Store.Watch).
+	TLS *certs.Store
+	// Auth authenticates calls; nil admits every call. With it, the server checks the role and the
+	// tenants of the principal of every call but a health check.
+	Auth auth.Authenticator
+	// AuthInterval is the time after which the credentials of an open stream are checked again; 30
+	// seconds by default.
+	AuthInterval time.Duration
 	// Logger receives problems that are not returned to a client; slog.Default by default.
 	Logger *slog.Logger
 }
@@ -68,6 +77,7 @@ type Options struct {
 const (
 	defaultMessageBytes = 4 << 20
 	defaultDrainTimeout = 10 * time.Second
+	defaultAuthInterval = 30 * time.Second
 )
 
 // Server serves one store to Tape's clients, with gRPC's health service and reflection.
@@ -84,6 +94,8 @@ type Server struct {
 	matcherPages chan struct{}
 	inFlight     *bytesInFlight
 	streams      atomic.Int64
+	rates        *rates
+	refused      *refusals
 	unfenced     atomic.Int64
 	// predicates caches the predicates of the feeds' subscribers.
 	predicates predicate.Cache
@@ -103,6 +115,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	}
 	s.opts.MaxMessageBytes = cmp.Or(s.opts.MaxMessageBytes, defaultMessageBytes)
 	s.opts.DrainTimeout = cmp.Or(s.opts.DrainTimeout, defaultDrainTimeout)
+	s.opts.AuthInterval = cmp.Or(s.opts.AuthInterval, defaultAuthInterval)
 	s.opts.Logger = cmp.Or(s.opts.Logger, slog.Default())
 	s.opts.Limits = s.opts.Limits.withDefaults()
 	s.drain, s.beginDrain = context.WithCancel(context.Background())
@@ -118,7 +131,9 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	s.health = newHealth(s)
 	limits := s.opts.Limits
 	s.inFlight = newBytesInFlight(limits)
+	s.rates, s.refused = newRates(limits), newRefusals()
 	s.grpc = grpc.NewServer(append(s.measureCalls(),
+		s.opts.credentials(),
 		grpc.MaxRecvMsgSize(s.opts.MaxMessageBytes),
 		grpc.MaxHeaderListSize(uint32(limits.HeaderBytes)),
 		grpc.MaxConcurrentStreams(uint32(limits.StreamsPerConnection)),
@@ -143,6 +158,14 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	reflection.Register(services)
 	s.methods = methodsOf(s.grpc)
 	return s
+}
+
+// credentials returns the transport security of the server.
+func (o Options) credentials() grpc.ServerOption {
+	if o.TLS == nil {
+		return grpc.EmptyServerOption{}
+	}
+	return grpc.Creds(credentials.NewTLS(o.TLS.TLSConfig()))
 }
 
 // Serve serves calls on lis until ctx ends, and then drains: it accepts no connections and no

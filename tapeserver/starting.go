@@ -1,6 +1,7 @@
 package tapeserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,14 +19,16 @@ import (
 var errStarting = status.Error(codes.Unavailable, "the server is starting")
 
 // ServeStarting serves gRPC on lis in the background while the store is not open yet: the health
-// service reports NOT_SERVING, and every other call fails with UNAVAILABLE.
+// service reports NOT_SERVING, and every other call fails with UNAVAILABLE. Of the options it uses
+// TLS, Limits and Logger.
 //
 // The caller calls stop before it serves another server on lis, which stays open. No connection is
 // refused meanwhile. Connections that were accepted before are asked to go away, so that their
 // clients reconnect.
-func ServeStarting(lis *net.TCPListener, limits Limits, log *slog.Logger) (stop func()) {
-	limits = limits.withDefaults()
+func ServeStarting(lis *net.TCPListener, opts Options) (stop func()) {
+	limits, log := opts.Limits.withDefaults(), cmp.Or(opts.Logger, slog.Default())
 	server := grpc.NewServer(
+		opts.credentials(),
 		grpc.MaxHeaderListSize(uint32(limits.HeaderBytes)),
 		grpc.MaxConcurrentStreams(uint32(limits.StreamsPerConnection)),
 		grpc.ConnectionTimeout(limits.HandshakeTimeout),

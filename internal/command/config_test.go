@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -54,6 +55,19 @@ func TestPrecedence(t *testing.T) {
 		"max-bytes-in-flight": {"134217728", "1", "2", "3"}, "max-connections": {"1024", "1", "2", "3"}, "max-streams": {"2048", "1", "2", "3"},
 		"drain": {"8s", "1.5", "2s", "3s"}, "matcher": {"true", "false", "true", "false"}, "log-level": {"info", "debug", "warn", "error"},
 		"log-format": {"text", "json", "text", "json"}, "matcher-lease": {"10s", "1.5", "2s", "3s"},
+		"insecure": {"false", "true", "false", "true"}, "tls-cert": {"", "a", "b", "c"}, "tls-key": {"", "a", "b", "c"},
+		"tls-min-version": {"1.2", "'1.3'", "1.2", "1.3"}, "tls-client-ca": {"", "a", "b", "c"}, "tls-client-crl": {"", "a", "b", "c"},
+		"principals": {"", "a", "b", "c"}, "oidc-issuer": {"", "'https://a'", "https://b", "https://c/d"}, "oidc-audience": {"", "a", "b", "c"},
+		"oidc-roles-claim": {"", "a", "b", "c"}, "oidc-tenants-claim": {"", "a", "b", "c"}, "max-calls-per-second": {"0", "1", "2", "3"},
+	}
+	// What a setting needs.
+	needs := map[string]map[string]string{
+		"listen": {"TAPE_INSECURE": "true"}, "tls-cert": {"TAPE_TLS_KEY": "k"}, "tls-key": {"TAPE_TLS_CERT": "c"},
+		"tls-client-ca":  {"TAPE_TLS_CERT": "c", "TAPE_TLS_KEY": "k", "TAPE_PRINCIPALS": "p"},
+		"tls-client-crl": {"TAPE_TLS_CERT": "c", "TAPE_TLS_KEY": "k", "TAPE_PRINCIPALS": "p", "TAPE_TLS_CLIENT_CA": "ca"},
+		"oidc-issuer":    {"TAPE_OIDC_AUDIENCE": "a"}, "oidc-audience": {"TAPE_OIDC_ISSUER": "https://i"},
+		"oidc-roles-claim":   {"TAPE_OIDC_AUDIENCE": "a", "TAPE_OIDC_ISSUER": "https://i"},
+		"oidc-tenants-claim": {"TAPE_OIDC_AUDIENCE": "a", "TAPE_OIDC_ISSUER": "https://i", "TAPE_OIDC_ROLES_CLAIM": "r"},
 	}
 	if len(levels) != len(serveSources) {
 		t.Errorf("%d settings, want %d", len(levels), len(serveSources))
@@ -67,7 +81,9 @@ func TestPrecedence(t *testing.T) {
 			}
 			parent, key := source.key[:strings.LastIndexByte(source.key, '.')], source.key[strings.LastIndexByte(source.key, '.')+1:]
 			file := configFile(t, fmt.Sprintf("%s: {%s: %s}%s\n", strings.ReplaceAll(parent, ".", ": {"), key, texts[1], strings.Repeat("}", strings.Count(parent, "."))))
+			others := needs[source.flag]
 			env := map[string]string{source.variable: texts[2]}
+			maps.Copy(env, others)
 			check := func(level, want, place string, s *settings) {
 				t.Helper()
 				if len(s.faults) > 0 {
@@ -79,7 +95,7 @@ func TestPrecedence(t *testing.T) {
 			}
 			_, s := resolved(t, "", nil)
 			check("default", texts[0], byDefault, s)
-			_, s = resolved(t, file, nil)
+			_, s = resolved(t, file, others)
 			inFile := strings.Trim(texts[1], "'")
 			if strings.HasSuffix(source.key, "_s") {
 				inFile += "s"
@@ -126,8 +142,10 @@ serve:
   drain_s: 0.5
   matcher: false
   log_format: json
+  insecure: true
 `)
 	want := serveConfig{
+		security: securityConfig{insecure: true},
 		listen: "a:1", store: "sqlite:x.db", fence: tape.FenceRequired, waitForLease: true, maxMessageBytes: 4 << 20,
 		limits: tapeserver.Limits{BytesInFlight: 128 << 20, Connections: 1024, Streams: 7}, drain: 500 * time.Millisecond,
 		noMatcher: true, matcherLease: 20 * time.Second, matcherHeartbeat: time.Second, logJSON: true,
@@ -176,7 +194,7 @@ tape.yaml:4: tape.reactors.matcher.heartbeat_s: a renewal that starts after 8s a
 tape.yaml:6: serve.store: is neither a store URL nor a path; write scheme:address, for example postgres://user@host/database, or ./FILE or sqlite:FILE for an SQLite file
 tape.yaml:7: serve.fence: is "maybe"; it is presented, required or connection
 tape.yaml:8: serve.takeover: is ***; it is any or expired
-tape.yaml:9: serve.colour: unknown key; the keys are drain_s, fence, healthz_listen, listen, log_format, log_level, matcher, max_bytes_in_flight, max_connections, max_message_bytes, max_streams, metrics_listen, store, takeover
+tape.yaml:9: serve.colour: unknown key; the keys are drain_s, fence, healthz_listen, insecure, listen, log_format, log_level, matcher, max_bytes_in_flight, max_calls_per_second, max_connections, max_message_bytes, max_streams, metrics_listen, oidc_audience, oidc_issuer, oidc_roles_claim, oidc_tenants_claim, principals, store, takeover, tls_cert, tls_client_ca, tls_client_crl, tls_key, tls_min_version
 tape.yaml:10: serve.log_level: is "loud"; it is debug, info, warn or error
 TAPE_MAX_STREAMS is "many"; it is a whole number of at least 1
 TAPE_LOG_FORMAT is ***; it is text or json
@@ -234,6 +252,18 @@ serve.drain_s                              1.5                        FILE:9
 serve.matcher                              true                       default
 serve.log_level                            info                       default
 serve.log_format                           text                       default
+serve.insecure                             false                      default
+serve.tls_cert                             -                          default
+serve.tls_key                              -                          default
+serve.tls_min_version                      1.2                        default
+serve.tls_client_ca                        -                          default
+serve.tls_client_crl                       -                          default
+serve.principals                           -                          default
+serve.oidc_issuer                          -                          default
+serve.oidc_audience                        -                          default
+serve.oidc_roles_claim                     -                          default
+serve.oidc_tenants_claim                   -                          default
+serve.max_calls_per_second                 0                          default
 tape.reactors.recovery.lease_ttl_s         60                         FILE:4
 tape.reactors.recovery.heartbeat_s         20                         default
 tape.reactors.recovery.takeover_min_s      1                          default

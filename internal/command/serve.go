@@ -32,10 +32,11 @@ type serveConfig struct {
 	leaseTTL              map[runstore.Reactor]time.Duration
 	logLevel              slog.Level
 	logJSON               bool
+	security              securityConfig
 }
 
-// The defaults of serve: the ports of Tape's own server, on loopback because there is no
-// authentication.
+// The defaults of serve: the ports of Tape's own server, on loopback because nothing is authenticated
+// by default.
 const (
 	defaultListen = "127.0.0.1:7878"
 	defaultProbes = "127.0.0.1:7879"
@@ -56,8 +57,11 @@ whatever clients and store do. A second signal ends it at once. gRPC's health se
 reflection are served too.
 
 The probes answer from the first moment: /healthz says that the process lives, /readyz that its
-store answers. There is no TLS and no authentication yet: listen on another address than
-loopback only where every client that can reach it may read and change every run.
+store answers.
+
+An address other than loopback needs TLS (--tls-cert, --tls-key) and authentication (--principals,
+--oidc-issuer). With --insecure it needs neither: every client that can reach it may then read and
+change every run. docs/security.md has the roles, the formats of the files and the threats.
 
 A flag wins over its environment variable, and both win over the file that --config names
 (tape.yaml). tapestore config check shows what applies. Store URLs: memory, sqlite:FILE (or a
@@ -65,7 +69,8 @@ bare path), sqlite::memory:, postgres://…, alloydb://…, bigtable://… and s
 A server that cannot be reached is waited for: 30 seconds, or what retry_timeout=… in the URL says.`,
 		Example: `  tapestore serve --store sqlite:./tape.db
   tapestore serve --store 'postgres://tape@db.internal/tape?retry_timeout=5s'
-  tapestore serve --listen 127.0.0.1:7878 --store memory --fence connection --takeover expired`,
+  tapestore serve --listen 127.0.0.1:7878 --store memory --fence connection --takeover expired
+  tapestore serve --listen :443 --tls-cert tls.crt --tls-key tls.key --principals principals.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := serveSettings(cmd, os.LookupEnv)
@@ -99,6 +104,7 @@ A server that cannot be reached is waited for: 30 seconds, or what retry_timeout
 	f.Duration("matcher-lease", defaultMatcherLease, "how long the shards of reactions wait for another server when this one is killed [TAPE_MATCHER_LEASE]")
 	f.String("log-level", "info", `"debug", "info", "warn" or "error" [TAPE_LOG_LEVEL]`)
 	f.String("log-format", "text", `"text" or "json", one line for each event on standard error [TAPE_LOG_FORMAT]`)
+	addSecurityFlags(f)
 	return cmd
 }
 

@@ -20,14 +20,16 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/tapestore/tapestore/internal/certtest"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/runstore/telemetry"
 	"github.com/tapestore/tapestore/tapeserver"
+	"github.com/tapestore/tapestore/tapeserver/certs"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -84,8 +86,13 @@ func traffic(t *testing.T, measures *serveTelemetry) {
 	engine := memory.New(nil)
 	store := measures.wrap(engine.Open(), "memory")
 	t.Cleanup(func() { _ = store.Close() })
-	expiry := time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
-	server := tapeserver.New(store, measures.add(&tapeserver.Options{Logger: measures.log, CertificateExpiry: func() time.Time { return expiry }}))
+	ca := certtest.New(t, "ca")
+	cert, key := ca.Server(t, "127.0.0.1").Write(t, t.TempDir())
+	tls, err := certs.Load(certs.Files{Cert: cert, Key: key}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := tapeserver.New(store, measures.add(&tapeserver.Options{Logger: measures.log, TLS: tls}))
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +106,7 @@ func traffic(t *testing.T, measures *serveTelemetry) {
 			t.Error(err)
 		}
 	})
-	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(ca.Pool(), "")))
 	if err != nil {
 		t.Fatal(err)
 	}

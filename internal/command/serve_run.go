@@ -24,13 +24,25 @@ import (
 // have touched the store.
 func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	log := newLog(cfg, out)
+	// Seven eighths leave the store a sixteenth to close if calls had to be cut; usually the store
+	// has nearly all of the time.
+	opts := tapeserver.Options{
+		Fence: cfg.fence, WaitForLease: cfg.waitForLease, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
+		NoMatcher: cfg.noMatcher, MatcherTTL: cfg.matcherLease, MatcherHeartbeat: cfg.matcherHeartbeat, LeaseTTL: cfg.leaseTTL,
+	}
+	if err := cfg.security.secure(ctx, &opts); err != nil {
+		return err
+	}
 	lis, err := net.Listen("tcp", cfg.listen)
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer func() { _ = lis.Close() }() // already closed if it was served
+	if err := cfg.security.checkListener(lis, log); err != nil {
+		return err
+	}
 	log.Debug("starting", "grpc", lis.Addr().String())
-	started := tapeserver.ServeStarting(lis.(*net.TCPListener), cfg.limits, log)
+	started := tapeserver.ServeStarting(lis.(*net.TCPListener), opts)
 	defer started()
 	probes := &tapeserver.Probes{}
 	stopProbes := serveProbes(probes, cfg.probes, log)
@@ -53,24 +65,16 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 		}
 		return err
 	}
-	// Seven eighths leave the store a sixteenth to close if calls had to be cut; usually the store
-	// has nearly all of the time.
 	shown, _ := runstore.ParseURL(cfg.store) // prints without secrets
 	store = measures.wrap(store, shown.Scheme)
-	server := tapeserver.New(store, measures.add(&tapeserver.Options{
-		Fence: cfg.fence, WaitForLease: cfg.waitForLease, MaxMessageBytes: cfg.maxMessageBytes, Limits: cfg.limits, Logger: log, DrainTimeout: cfg.drain / 8 * 7,
-		NoMatcher: cfg.noMatcher, MatcherTTL: cfg.matcherLease, MatcherHeartbeat: cfg.matcherHeartbeat, LeaseTTL: cfg.leaseTTL,
-	}))
+	server := tapeserver.New(store, measures.add(&opts))
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
 	go measures.sample(sampling, store, shown.Scheme)
 	started()
 	probes.SetServer(server)
-	if a, ok := lis.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
-		log.Warn("no TLS and no authentication: every client that can reach this address can read and change every run",
-			"address", a.String())
-	}
-	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String(), "wait_for_lease", cfg.waitForLease)
+	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String(), "wait_for_lease", cfg.waitForLease,
+		"tls", cfg.security.shownTLS(), "authentication", cfg.security.authenticates())
 	err = server.Serve(ctx, lis)
 	stopSampling()
 	if err != nil { // the listener failed; no drain has begun

@@ -193,7 +193,7 @@ func TestServeLogsJSONAndWarnsOfOpenAddresses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	cfg := config("memory:")
-	cfg.listen, cfg.logJSON = "0.0.0.0:0", true
+	cfg.listen, cfg.logJSON, cfg.security.insecure = "0.0.0.0:0", true, true
 	ended := make(chan error, 1)
 	go func() { ended <- serve(ctx, cfg, out) }()
 	out.line(t, `"msg":"serving"`)

@@ -29,7 +29,7 @@ var (
 
 // serveSources are the flags of serve with the places that may set them instead, in the order in
 // which config check shows them.
-var serveSources = []struct{ flag, variable, key string }{
+var serveSources = append([]settingSource{
 	{"listen", "TAPE_LISTEN", "serve.listen"},
 	{"healthz-listen", "TAPE_HEALTHZ_LISTEN", "serve.healthz_listen"},
 	{"metrics-listen", "TAPE_METRICS_LISTEN", "serve.metrics_listen"},
@@ -45,7 +45,10 @@ var serveSources = []struct{ flag, variable, key string }{
 	{"log-level", "TAPE_LOG_LEVEL", "serve.log_level"},
 	{"log-format", "TAPE_LOG_FORMAT", "serve.log_format"},
 	{"matcher-lease", "TAPE_MATCHER_LEASE", matcherTTLKey},
-}
+}, securitySources...)
+
+// settingSource is a flag, and the variable and the key of tape.yaml that may set it instead.
+type settingSource struct{ flag, variable, key string }
 
 // value is the text of a setting, and the place that sets it.
 type value struct {
@@ -68,8 +71,10 @@ type settings struct {
 	file *tapeconfig.Config
 	// fileFaults are the faults of the file; the settings that have one are not in file.
 	fileFaults []error
-	values     map[string]value // by flag
-	faults     []error
+	// alone omits the faults of settings that do not fit together: the others may come from elsewhere.
+	alone  bool
+	values map[string]value // by flag
+	faults []error
 }
 
 // serveSettings returns the configuration of serve, or an error that joins all faults.
@@ -82,7 +87,7 @@ func serveSettings(cmd *cobra.Command, env func(string) (string, bool)) (serveCo
 // variable wins over the key.
 func newSettings(cmd *cobra.Command, env func(string) (string, bool)) (serveConfig, *settings) {
 	file, faults := loadConfig(cmd, env)
-	alone := &settings{cmd: newServeCommand(), env: func(string) (string, bool) { return "", false }, file: file, fileFaults: faults}
+	alone := &settings{cmd: newServeCommand(), env: func(string) (string, bool) { return "", false }, file: file, fileFaults: faults, alone: true}
 	alone.resolve()
 	s := &settings{cmd: cmd, env: env, file: file, fileFaults: faults}
 	cfg := s.resolve()
@@ -119,6 +124,7 @@ func (s *settings) resolve() (cfg serveConfig) {
 	cfg.limits.BytesInFlight = s.whole("max-bytes-in-flight")
 	cfg.limits.Connections = int(s.whole("max-connections"))
 	cfg.limits.Streams = int(s.whole("max-streams"))
+	cfg.limits.CallsPerSecond = s.callsPerSecond()
 
 	switch v := s.values["fence"]; v.text {
 	case tape.FencePresented.String():
@@ -158,6 +164,7 @@ func (s *settings) resolve() (cfg serveConfig) {
 	}
 	cfg.matcherLease, cfg.matcherHeartbeat = s.matcher()
 	cfg.leaseTTL = s.leaseTTL()
+	cfg.security = s.security()
 	return cfg
 }
 

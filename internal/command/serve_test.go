@@ -63,12 +63,13 @@ func TestServeSettings(t *testing.T) {
 		err  string
 	}{
 		{name: "defaults", want: base},
-		{name: "environment", env: env{"TAPE_LISTEN": "a:1", "TAPE_HEALTHZ_LISTEN": "b:2", "TAPE_STORE": ":memory:", "TAPE_FENCE": "required"},
+		{name: "environment", env: env{"TAPE_LISTEN": "a:1", "TAPE_HEALTHZ_LISTEN": "b:2", "TAPE_STORE": ":memory:", "TAPE_FENCE": "required", "TAPE_INSECURE": "true"},
 			want: with(func(c *serveConfig) {
+				c.security.insecure = true
 				c.listen, c.probes, c.store, c.fence = "a:1", "b:2", "memory:", tape.FenceRequired
 			})},
-		{name: "flags win", args: "--listen=c:3 --store=x.db --fence=presented", env: env{"TAPE_LISTEN": "a:1", "TAPE_STORE": "memory", "TAPE_FENCE": "required"},
-			want: with(func(c *serveConfig) { c.listen, c.store = "c:3", "sqlite:x.db" })},
+		{name: "flags win", args: "--listen=[::1]:3 --store=x.db --fence=presented", env: env{"TAPE_LISTEN": "a:1", "TAPE_STORE": "memory", "TAPE_FENCE": "required"},
+			want: with(func(c *serveConfig) { c.listen, c.store = "[::1]:3", "sqlite:x.db" })},
 		{name: "probes off by flag", args: "--healthz-listen=", want: with(func(c *serveConfig) { c.probes = "" })},
 		{name: "probes off by variable", env: env{"TAPE_HEALTHZ_LISTEN": ""}, want: with(func(c *serveConfig) { c.probes = "" })},
 		{name: "db", args: "--db=x.db", want: with(func(c *serveConfig) { c.store = "sqlite:x.db" })},
