@@ -38,9 +38,9 @@ func service() protoreflect.ServiceDescriptor { return tapepb.File_tape_proto.Se
 type server struct {
 	testing.TB
 	damaged bool // a stored value is
-	store runstore.RunStore
-	conn  *grpc.ClientConn
-	log   errorLog
+	store   runstore.RunStore
+	conn    *grpc.ClientConn
+	log     errorLog
 }
 
 // serve runs f with a new server in a bubble of synctest: a call that waits ends at its deadline and
