@@ -38,7 +38,8 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddCommand(newServeCommand(), newConfigCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newGCCommand(), newLeaseCommand(), newAuditCommand(), newEmulatorsCommand(), newVersionCommand(),
-		newMigrateCommand(), newStoreDoctorCommand(), newRunCommand(), newHealthCommand())
+		newMigrateCommand(), newStoreDoctorCommand(), newRunCommand(), newHealthCommand(), newManCommand())
+	completeWords(root)
 	return root
 }
 
