@@ -21,14 +21,14 @@ var flagWords = map[string][]string{
 }
 
 // fileFlags are the flags whose values name files, which shells complete by themselves.
-var fileFlags = []string{"config", "out", "dir", "db"}
+var fileFlags = []string{"config", "out", "dir", "db", "principals"}
 
 // namesFile reports whether a flag's value names a file.
 func namesFile(flag string) bool {
 	if slices.Contains(fileFlags, flag) {
 		return true
 	}
-	for _, end := range []string{"-cert", "-key", "-ca", "-file", "-dir"} {
+	for _, end := range []string{"-cert", "-key", "-ca", "-crl", "-file", "-dir"} {
 		if strings.HasSuffix(flag, end) {
 			return true
 		}
