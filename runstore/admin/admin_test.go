@@ -168,6 +168,13 @@ func TestExamination(t *testing.T) {
 	if got := examine(full, nil); got["write"].Status != admin.Fail {
 		t.Errorf("a store that cannot be written: got %+v", got["write"])
 	}
+	foreign := newFaulty(t)
+	if _, err := foreign.CreateRun(t.Context(), runstore.RunSpec{ID: admin.ScratchRun}); err != nil {
+		t.Fatal(err)
+	}
+	if got := examine(foreign, nil); got["write"].Status != admin.Fail {
+		t.Errorf("a user's run with the name of the scratch run: got %+v", got["write"])
+	}
 	busy := newFaulty(t)
 	spec := runstore.LeaseSpec{Owner: "other", Reactor: "doctor", TTL: time.Minute}
 	if _, err := busy.CreateRun(t.Context(), runstore.RunSpec{ID: admin.ScratchRun, Unlisted: true, Lease: &spec}); err != nil {

@@ -184,6 +184,9 @@ func scratch(ctx context.Context, clock localclock.Clock, store runstore.RunStor
 	}
 }
 
+// errNotScratch is returned for a run of a user that has the name of the scratch run.
+var errNotScratch = errors.New("it exists and is no scratch run, so it is left as it is")
+
 // takeScratch creates the scratch run under a lease. A run that an interrupted examination has left
 // is taken over once its lease has expired.
 func takeScratch(ctx context.Context, store runstore.RunStore) (runstore.Lease, error) {
@@ -191,6 +194,9 @@ func takeScratch(ctx context.Context, store runstore.RunStore) (runstore.Lease, 
 	created, err := store.CreateRun(ctx, runstore.RunSpec{ID: ScratchRun, Unlisted: true, Lease: &spec})
 	if err != nil || created.New {
 		return created.Lease, err
+	}
+	if run := created.Run; !run.Unlisted || run.LastSeq > 0 || run.Summary.Version > 0 {
+		return runstore.Lease{}, errNotScratch
 	}
 	granted, err := store.AcquireLease(ctx, runstore.AcquireRequest{Run: ScratchRun, LeaseSpec: spec})
 	return granted.Lease, err

@@ -144,8 +144,8 @@ func (a *administration) plan(ctx context.Context) (admin.Plan, error) {
 			cbt + "setgcpolicy " + a.opts.Table + " " + family + " maxversions=1",
 		}})
 	}
-	if len(p.Steps) > 0 {
-		return p, nil // without its families the table has no store of any format
+	if !slices.Contains(info.Families, familyOther) {
+		return p, nil // the family of the format is missing, so there is no store of any format
 	}
 	x, err := a.storedEpochs(ctx)
 	switch {
