@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,8 +25,9 @@ is 0 if the answer is yes, and 1 otherwise.`,
 		Example: `  tapestore health --address 127.0.0.1:7879`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, _, err := net.SplitHostPort(address); err != nil {
-				return fmt.Errorf("--address is %s; it is host:port, that of serve's --healthz-listen", quoted(address))
+			address, err := probeAddress(address, os.LookupEnv)
+			if err != nil {
+				return err
 			}
 			if timeout <= 0 {
 				return fmt.Errorf("--timeout is %v; it is above zero", timeout)
@@ -45,10 +47,31 @@ is 0 if the answer is yes, and 1 otherwise.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&address, "address", "127.0.0.1:7879", "host:port of serve's --healthz-listen")
+	f.StringVar(&address, "address", "", "host:port of serve's --healthz-listen, "+defaultProbes+" if empty [TAPE_HEALTHZ_LISTEN]")
 	f.BoolVar(&live, "live", false, "ask only whether the process lives")
 	f.DurationVar(&timeout, "timeout", 3*time.Second, "how long to wait for the answer")
 	return cmd
+}
+
+// probeAddress returns the address of the probes from a flag, or else from the variable of serve, or
+// else the default. A server that listens on every address is asked on loopback.
+func probeAddress(flag string, env func(string) (string, bool)) (string, error) {
+	const variable = "TAPE_HEALTHZ_LISTEN"
+	address, from := flag, "--address"
+	if address == "" {
+		address, from = defaultProbes, variable
+		if set, ok := env(variable); ok {
+			address = set
+		}
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", fmt.Errorf("%s is %s; it is host:port, that of serve's --healthz-listen", from, quoted(address))
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, port), nil
 }
 
 // maxProbe bounds what is read of an answer.

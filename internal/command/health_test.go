@@ -33,3 +33,23 @@ func TestHealthCommand(t *testing.T) {
 		}
 	}
 }
+
+// The address is the flag's, the variable's or the default, and never a wildcard.
+func TestProbeAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ flag, variable, want string }{
+		{"", "unset", defaultProbes},
+		{"", ":1234", "127.0.0.1:1234"},
+		{"", "0.0.0.0:1234", "127.0.0.1:1234"},
+		{"[::]:1234", "host:1", "127.0.0.1:1234"},
+		{"[::1]:1234", "host:1", "[::1]:1234"},
+		{"", "host:1", "host:1"},
+		{"", "", ""},
+		{"host", "host:1", ""},
+	} {
+		got, err := probeAddress(c.flag, func(string) (string, bool) { return c.variable, c.variable != "unset" })
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%q and %q: got %q, %v, want %q", c.flag, c.variable, got, err, c.want)
+		}
+	}
+}
