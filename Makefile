@@ -31,8 +31,6 @@ build: ## the command, as bin/tapestore
 	@echo "building $(TAPESTORE): minutes the first time, then seconds"
 	$(GO) build -v -ldflags "-X github.com/tapestore/tapestore/conformance/version.commit=$(COMMIT)" -o $(TAPESTORE) ./cmd/tapestore
 
-# On a terminal the server gets a process group of its own (set -m). Otherwise Ctrl-C
-# would also reach make, which would end with an error however well the server stops.
 VERSION ?= $(shell git describe --tags --always 2>/dev/null || echo devel)
 
 .PHONY: dist
@@ -57,6 +55,8 @@ image: ## the container image, from a static program of this checkout
 # The roots that the image trusts, for the Google APIs and for databases with public certificates.
 CA_CERTIFICATES ?= /etc/ssl/certs/ca-certificates.crt
 
+# On a terminal the server gets a process group of its own (set -m). Otherwise Ctrl-C
+# would also reach make, which would end with an error however well the server stops.
 .PHONY: run
 run: build ## serve Tape on a SQLite file, ./tape.db; Ctrl-C stops it
 	@if [ -t 0 ]; then set -m; fi; $(TAPESTORE) serve --store sqlite:./tape.db

@@ -28,9 +28,10 @@ func newStoreDoctorCommand() *cobra.Command {
 store clock against this host's, and latencies. Each line is ok, warn or fail, and says what
 to do. Run it with the URL, and as the account, with which the server runs.
 
-The command only reads. On Bigtable the clock is asked by a write to a row of its own. A
-store that would change by being opened, for example because its server was promoted and
-the epoch must be raised, is not opened. With --write it creates the unlisted run
+The command only reads, like tapestore inspect: an engine may finish in the background what
+a crash has left, and on Bigtable the clock is asked by a write to a row of its own. A store
+whose epoch or format would change by being opened, for example because its server was
+promoted, is not opened. With --write it creates the unlisted run
 "` + string(admin.ScratchRun) + `", measures commits, tries a fence that has ended, and purges the run.
 
 The exit status is 0 if no line says fail, 2 if one does, and 1 if nothing was checked.

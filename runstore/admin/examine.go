@@ -29,7 +29,8 @@ const (
 	// trips.
 	slowNow    = 250 * time.Millisecond
 	slowCommit = time.Second
-	// cleanup bounds the purge of the scratch run after the context has ended.
+	// cleanup bounds, 10 s, what is still done after the context has ended: the purge of the scratch
+	// run, the release of a lease, the record of an end.
 	cleanup = 10 * time.Second
 )
 

@@ -126,12 +126,12 @@ func Purge(ctx context.Context, store runstore.RunStore, req PurgeRequest) (Purg
 		if runstore.OutcomeOf(err) == runstore.NotApplied {
 			release(ctx, store, granted.Lease)
 			entry.Stage, entry.Problem = StageFailed, err.Error()
-			_ = record(ctx, store, entry) // the error of the purge is the one to return
+			_ = recordEnd(ctx, store, entry) // the error of the purge is the one to return
 		}
 		return Purged{}, err
 	}
 	entry.Stage = StageDone
-	result.Recorded = record(ctx, store, entry) == nil
+	result.Recorded = recordEnd(ctx, store, entry) == nil
 	return result, nil
 }
 
@@ -158,9 +158,18 @@ func purge(ctx context.Context, store runstore.RunStore, lease runstore.Lease) e
 	return err
 }
 
-// release gives the lease back. An error leaves it to expire.
+// release gives the lease back, also after ctx has ended. An error leaves it to expire.
 func release(ctx context.Context, store runstore.RunStore, lease runstore.Lease) {
-	_, _ = store.ReleaseLease(context.WithoutCancel(ctx), runstore.ReleaseRequest{Fence: lease.Fence()})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	_, _ = store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()})
+}
+
+// recordEnd is record for a last stage, also after ctx has ended.
+func recordEnd(ctx context.Context, store runstore.RunStore, entry OperationEntry) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	return record(ctx, store, entry)
 }
 
 // record appends an entry to the journal of operations, and creates that run if it is missing. A

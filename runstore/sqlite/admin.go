@@ -159,25 +159,18 @@ func check(ctx context.Context, u runstore.URL) []admin.Finding {
 }
 
 // checkFiles checks that this user may write the file, the files beside it and the directory, in
-// which SQLite creates them. It opens files and writes nothing.
+// which SQLite creates them. It opens none of them: closing a file drops every lock that this process
+// has on it, those of an open store included.
 func checkFiles(path string, r *admin.Report) {
 	const advice = "run as the user that serves, or change the owner: a server writes the file, FILE-wal, FILE-shm and FILE-witness"
 	for _, name := range []string{path, path + "-wal", path + "-shm", path + "-witness"} {
-		file, err := os.OpenFile(name, os.O_RDWR, 0)
-		if errors.Is(err, fs.ErrNotExist) && name != path {
-			continue // SQLite, or the store, creates it
-		}
-		if err != nil {
-			r.Warn("permissions", "this user may not write "+name, advice)
-			return
-		}
-		if err := file.Close(); err != nil {
-			r.Warn("permissions", err.Error(), advice)
+		if err := writable(name, false); err != nil && !errors.Is(err, fs.ErrNotExist) { // SQLite, or the store, creates it
+			r.Warn("permissions", fmt.Sprintf("this user may not write %s: %v", name, err), advice)
 			return
 		}
 	}
-	if err := writableDirectory(filepath.Dir(path)); err != nil {
-		r.Warn("permissions", "this user may not create files in "+filepath.Dir(path), advice)
+	if dir := filepath.Dir(path); writable(dir, true) != nil {
+		r.Warn("permissions", "this user may not create files in "+dir, advice)
 		return
 	}
 	r.OK("permissions", "this user may write the file and its directory")
