@@ -32,6 +32,30 @@ build: ## the command, as bin/tapestore
 	@echo "building $(TAPESTORE): minutes the first time, then seconds"
 	$(GO) build -v -ldflags "-X github.com/tapestore/tapestore/conformance/version.commit=$(COMMIT)" -o $(TAPESTORE) ./cmd/tapestore
 
+VERSION ?= $(shell git describe --tags --always 2>/dev/null || echo devel)
+
+.PHONY: dist
+dist: ## static programs for all platforms with checksums, into dist/; PLATFORMS=linux/amd64 chooses
+	DIST_LINK_COMMIT=1 PLATFORMS="$(PLATFORMS)" .ci/dist $(VERSION)
+
+.PHONY: man
+man: build ## the manual pages, into dist/man1
+	$(TAPESTORE) man dist/man1
+
+IMAGE ?= tapestore:local
+
+# The image is FROM scratch, so building it fetches nothing.
+.PHONY: image
+image: ## the container image, from a static program of this checkout
+	CGO_ENABLED=0 GOOS=linux $(GO) build -trimpath -ldflags "-s -w -X github.com/tapestore/tapestore/conformance/version.commit=$(COMMIT)" -o dist/image/tapestore ./cmd/tapestore
+	mkdir -p dist/image/data dist/image/tmp
+	cp deploy/Dockerfile dist/image/Dockerfile
+	cp $(CA_CERTIFICATES) dist/image/ca-certificates.crt
+	docker build -t $(IMAGE) dist/image
+
+# The roots that the image trusts, for the Google APIs and for databases with public certificates.
+CA_CERTIFICATES ?= /etc/ssl/certs/ca-certificates.crt
+
 # On a terminal the server gets a process group of its own (set -m). Otherwise Ctrl-C
 # would also reach make, which would end with an error however well the server stops.
 .PHONY: run

@@ -22,20 +22,22 @@ func String() string {
 	return describe(info, commit)
 }
 
-func describe(info *debug.BuildInfo, commit string) string {
+func describe(info *debug.BuildInfo, linked string) string {
+	v := read(info, linked)
+	if v.Modified {
+		v.Commit += "-modified"
+	}
+	if v.Commit != "" {
+		return v.Version + ", commit " + v.Commit
+	}
+	return v.Version
+}
+
+// versionOf returns the version of this module in a program.
+func versionOf(info *debug.BuildInfo) string {
 	version := ""
 	if info != nil && info.Main.Path == module {
 		version = info.Main.Version
-		settings := map[string]string{}
-		for _, s := range info.Settings {
-			settings[s.Key] = s.Value
-		}
-		if commit == "" && settings["vcs.revision"] != "" {
-			commit = settings["vcs.revision"]
-			if settings["vcs.modified"] == "true" {
-				commit += "-modified"
-			}
-		}
 	} else if info != nil {
 		for _, d := range info.Deps {
 			if d.Path != module {
@@ -46,8 +48,5 @@ func describe(info *debug.BuildInfo, commit string) string {
 			}
 		}
 	}
-	if version = cmp.Or(version, "(devel)"); commit != "" {
-		version += ", commit " + commit
-	}
-	return version
+	return cmp.Or(version, "(devel)")
 }

@@ -1,6 +1,7 @@
 package version
 
 import (
+	"runtime"
 	"runtime/debug"
 	"testing"
 )
@@ -26,5 +27,28 @@ func TestDescribe(t *testing.T) {
 		if got := describe(c.info, c.linked); got != c.want {
 			t.Errorf("of %+v and %q: got %q, want %q", c.info, c.linked, got, c.want)
 		}
+	}
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	settings := []debug.BuildSetting{
+		{Key: "CGO_ENABLED", Value: "0"}, {Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "true"},
+	}
+	own := read(&debug.BuildInfo{Main: debug.Module{Path: module, Version: "v1.2.3"}, Settings: settings}, "")
+	want := Info{
+		Version: "v1.2.3", Commit: "abc", CommitTime: "2026-01-02T03:04:05Z", Modified: true, Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH, Static: true, Module: module,
+	}
+	if own != want {
+		t.Errorf("this module's program: got %+v, want %+v", own, want)
+	}
+	other := read(&debug.BuildInfo{Main: debug.Module{Path: "example.com/acme"}, Settings: settings}, "")
+	want = Info{Version: "(devel)", Go: want.Go, Platform: want.Platform, Static: true, Module: "example.com/acme"}
+	if other != want {
+		t.Errorf("another module's program: got %+v, want %+v", other, want)
+	}
+	if linked := read(nil, "123"); linked.Commit != "123" || linked.Static {
+		t.Errorf("a program without build information: got %+v", linked)
 	}
 }

@@ -37,7 +37,9 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newServeCommand(), newConfigCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newGCCommand(), newLeaseCommand(), newAuditCommand(), newEmulatorsCommand(), newVersionCommand())
+	root.AddCommand(newServeCommand(), newConfigCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newGCCommand(), newLeaseCommand(), newAuditCommand(), newEmulatorsCommand(), newVersionCommand(),
+		newMigrateCommand(), newStoreDoctorCommand(), newRunCommand(), newHealthCommand(), newManCommand())
+	completeWords(root)
 	return root
 }
 

@@ -10,13 +10,19 @@ import (
 )
 
 func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use: "version", Short: "The version and the commit of this program", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if asJSON {
+				return (&inspection{out: cmd.OutOrStdout()}).json(version.Read())
+			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "tapestore %s (%s, %s)\n", version.String(), runtime.Version(), platform())
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON: version, commit and its time, Go, platform, module, whether the program is static")
+	return cmd
 }
 
 // platform returns "linux/amd64".

@@ -165,6 +165,27 @@ func (s *engine) sameIncarnation(stored string) bool {
 	return stored == s.incarnation()
 }
 
+// upgradeFormat raises the format of the store to this program's, see format.go, unless another handle
+// has replaced x meanwhile.
+func (s *engine) upgradeFormat(ctx context.Context, x *epochs) error {
+	if x.Format < formatOpenPages { // from here on only programs of this format advance the hint
+		hint, err := s.hint(ctx)
+		if err == nil {
+			err = s.advanceHint(ctx, hint)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	next := *x
+	next.Format = format
+	replaced, err := s.replaceEpochs(ctx, x, &next)
+	if err != nil || !replaced {
+		return err
+	}
+	return s.copyEpochs(ctx, &next)
+}
+
 // ensureEpoch creates or upgrades the epochs, and raises the epoch if the table has another incarnation
 // than when the epoch began: a table that was restored, and the cluster to which a failover moves the
 // profile, may lack writes that were acknowledged.
@@ -183,26 +204,9 @@ func (s *engine) ensureEpoch(ctx context.Context) error {
 			if err := s.copyEpochs(ctx, first); err != nil {
 				return err
 			}
-		case x.Format < format: // see format.go
-			if x.Format < formatOpenPages { // from here on only programs of this format advance the hint
-				hint, err := s.hint(ctx)
-				if err == nil {
-					err = s.advanceHint(ctx, hint)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			next := *x
-			next.Format = format
-			replaced, err := s.replaceEpochs(ctx, x, &next)
-			if err != nil {
+		case x.Format < format:
+			if err := s.upgradeFormat(ctx, x); err != nil {
 				return err
-			}
-			if replaced {
-				if err := s.copyEpochs(ctx, &next); err != nil {
-					return err
-				}
 			}
 		case !s.sameIncarnation(x.Incarnation):
 			reason := "restored, copied or failed over: the table was " + x.Incarnation

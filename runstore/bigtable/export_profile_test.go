@@ -4,8 +4,10 @@ import (
 	"context"
 
 	"cloud.google.com/go/bigtable"
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/admin"
 )
 
 // CheckProfile has a handle that does not exist yet look at its app profile. It returns
@@ -27,4 +29,11 @@ func CheckProfile(ctx context.Context, o *Options, admin *bigtable.InstanceAdmin
 // cluster.
 func SameIncarnation(stored string, o Options, cluster, restored string) bool {
 	return (&engine{opts: o, cluster: cluster, restored: restored}).sameIncarnation(stored)
+}
+
+// JudgeProfile returns what the doctor finds about an app profile.
+func JudgeProfile(profile *adminpb.AppProfile) admin.Finding {
+	var r admin.Report
+	(&administration{engine: &engine{}}).judgeProfile("default", profile, &r)
+	return r[0]
 }

@@ -99,7 +99,8 @@ func newStore(ctx context.Context, client *bigtable.Client, opts *Options) (*Sto
 	return s, nil
 }
 
-func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, error) {
+// newEngine returns an engine that is not connected. The caller ends it with stop.
+func newEngine(ctx context.Context, client *bigtable.Client, o *Options) (*engine, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -117,6 +118,14 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.runs.all = map[runstore.RunID]*cachedRun{}
+	return s, nil
+}
+
+func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, error) {
+	s, err := newEngine(ctx, client, o)
+	if err != nil {
+		return nil, err
+	}
 	if err := s.connect(ctx); err != nil {
 		s.stop()
 		if s.conn != nil {
@@ -124,11 +133,10 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 		}
 		return nil, unclassified(ctx, err)
 	}
-	s.table = s.client.Open(opts.Table)
 	s.feed, s.upkeep = newSequencer(s), newUpkeep(s)
 	s.garbage = newGarbageQueue(s)
 	handle := &Store{engine: s, Store: adapter.New(s, adapter.Options{
-		Waiters: wakeup.Of(fmt.Sprint("bigtable:", opts.Emulator, "/", opts.Project, "/", opts.Instance, "/", opts.Table)),
+		Waiters: wakeup.Of(fmt.Sprint("bigtable:", s.opts.Emulator, "/", s.opts.Project, "/", s.opts.Instance, "/", s.opts.Table)),
 		Before:  s.ensureClock, Classify: ofRun,
 	})}
 	handle.EpochManager = adapter.NewEpochManager(handle.Store, s)
@@ -153,36 +161,9 @@ func unclassified(ctx context.Context, err error) error {
 
 // connect makes the clients and prepares the table.
 func (s *engine) connect(ctx context.Context) error {
-	var clientOpts, adminOpts []option.ClientOption
-	config := bigtable.ClientConfig{AppProfile: s.opts.AppProfile}
-	address := s.opts.Emulator
-	if address == "" {
-		address = os.Getenv("BIGTABLE_EMULATOR_HOST")
-	}
-	if s.emulated = address != ""; s.emulated {
-		// The client would connect to BIGTABLE_EMULATOR_HOST, even if the options name another
-		// emulator.
-		conn, err := s.dial(address)
-		if err != nil {
-			return err
-		}
-		s.conn = conn
-		clientOpts = append(clientOpts, option.WithGRPCConn(conn))
-		config.MetricsProvider = bigtable.NoopMetricsProvider{}
-		config.DisableDynamicChannelPool, config.DisableConnectionRecycler = true, true
-		config.DisableDirectAccess, config.DisableSession = true, true
-	}
-	if !s.emulated {
-		for _, d := range s.opts.DialOptions {
-			clientOpts = append(clientOpts, option.WithGRPCDialOption(d))
-		}
-		adminOpts = clientOpts
-	} else {
-		conn, err := s.dial(address) // the client closes it
-		if err != nil {
-			return err
-		}
-		adminOpts = append(adminOpts, option.WithGRPCConn(conn))
+	clientOpts, adminOpts, err := s.transport()
+	if err != nil {
+		return err
 	}
 	admin, err := bigtable.NewAdminClient(ctx, s.opts.Project, s.opts.Instance, adminOpts...)
 	if err != nil {
@@ -192,12 +173,7 @@ func (s *engine) connect(ctx context.Context) error {
 	if err := s.retry(ctx, func(ctx context.Context) error { return s.prepare(ctx, admin) }); err != nil {
 		return err
 	}
-	tables, err := tableadmin.NewBigtableTableAdminClient(ctx, adminOpts...)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tables.Close() }() // as above
-	if err := s.retry(ctx, func(ctx context.Context) (err error) { s.restored, err = s.restoredFrom(ctx, tables); return err }); err != nil {
+	if err := s.readRestored(ctx, adminOpts); err != nil {
 		return err
 	}
 	if !s.emulated {
@@ -211,9 +187,57 @@ func (s *engine) connect(ctx context.Context) error {
 		}
 	}
 	if s.shared {
+		s.table = s.client.Open(s.opts.Table)
 		return nil
 	}
-	s.client, err = bigtable.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.Project, s.opts.Instance, config, clientOpts...)
+	return s.dialData(ctx, clientOpts)
+}
+
+// transport returns the options of the data client and of the clients of the Admin API. On an emulator
+// it connects both: the client library would connect to BIGTABLE_EMULATOR_HOST, even if the options name
+// another emulator.
+func (s *engine) transport() (clientOpts, adminOpts []option.ClientOption, err error) {
+	address := s.opts.Emulator
+	if address == "" {
+		address = os.Getenv("BIGTABLE_EMULATOR_HOST")
+	}
+	if s.emulated = address != ""; !s.emulated {
+		for _, d := range s.opts.DialOptions {
+			clientOpts = append(clientOpts, option.WithGRPCDialOption(d))
+		}
+		return clientOpts, clientOpts, nil
+	}
+	if s.conn, err = s.dial(address); err != nil {
+		return nil, nil, err
+	}
+	admin, err := s.dial(address) // the client closes it
+	if err != nil {
+		return nil, nil, err
+	}
+	return []option.ClientOption{option.WithGRPCConn(s.conn)}, []option.ClientOption{option.WithGRPCConn(admin)}, nil
+}
+
+// readRestored sets restored.
+func (s *engine) readRestored(ctx context.Context, adminOpts []option.ClientOption) error {
+	tables, err := tableadmin.NewBigtableTableAdminClient(ctx, adminOpts...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tables.Close() }() // nothing was left undone
+	return s.retry(ctx, func(ctx context.Context) (err error) { s.restored, err = s.restoredFrom(ctx, tables); return err })
+}
+
+// dialData makes the data client.
+func (s *engine) dialData(ctx context.Context, clientOpts []option.ClientOption) (err error) {
+	config := bigtable.ClientConfig{AppProfile: s.opts.AppProfile}
+	if s.emulated {
+		config.MetricsProvider = bigtable.NoopMetricsProvider{}
+		config.DisableDynamicChannelPool, config.DisableConnectionRecycler = true, true
+		config.DisableDirectAccess, config.DisableSession = true, true
+	}
+	if s.client, err = bigtable.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.Project, s.opts.Instance, config, clientOpts...); err == nil {
+		s.table = s.client.Open(s.opts.Table)
+	}
 	return err
 }
 

@@ -120,10 +120,7 @@ func familiesFor(names []string, suffix, separator string, prefix ...string) str
 // checkProfile returns errProfile if the app profile does not allow conditional mutations. If the account may
 // not read app profiles, it logs a warning, and the first write fails.
 func (s *engine) checkProfile(ctx context.Context, admin *bigtable.InstanceAdminClient) error {
-	name := s.opts.AppProfile
-	if name == "" {
-		name = "default"
-	}
+	name := s.profileName()
 	profile, err := admin.GetAppProfile(ctx, s.opts.Instance, name)
 	if err != nil {
 		if c := status.Code(err); c == codes.PermissionDenied || c == codes.Unimplemented {
@@ -140,6 +137,14 @@ func (s *engine) checkProfile(ctx context.Context, admin *bigtable.InstanceAdmin
 	}
 	s.cluster = single.GetClusterId()
 	return nil
+}
+
+// profileName returns the name of the app profile.
+func (s *engine) profileName() string {
+	if s.opts.AppProfile == "" {
+		return "default"
+	}
+	return s.opts.AppProfile
 }
 
 var errProfile = errors.New("bigtable: the app profile must route to a single cluster and allow single-row transactions: elsewhere conditional mutations are not atomic")

@@ -14,6 +14,8 @@ var sqlFiles = sqlfile.Load(sqlFolder)
 // The statements of this engine. sqlName is the statement in sql/name.sql, which describes it.
 // statement.go takes those of commits.
 var (
+	sqlAdminPrivileges     = sqlFiles.Statement("admin_privileges")
+	sqlAdminSession        = sqlFiles.Statement("admin_session")
 	sqlClockNow            = sqlFiles.Statement("clock_now")
 	sqlEpochList           = sqlFiles.Statement("epoch_list")
 	sqlEpochRaise          = sqlFiles.Statement("epoch_raise")

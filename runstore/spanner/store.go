@@ -91,7 +91,8 @@ func newStore(ctx context.Context, client *spanner.Client, opts *Options) (*Stor
 	return s, nil
 }
 
-func open(ctx context.Context, client *spanner.Client, o *Options) (*engine, error) {
+// newEngine returns an engine that is not connected. The caller ends it with stop.
+func newEngine(ctx context.Context, client *spanner.Client, o *Options) (*engine, error) {
 	opts, err := o.withDefaults()
 	if err != nil {
 		return nil, err
@@ -102,12 +103,20 @@ func open(ctx context.Context, client *spanner.Client, o *Options) (*engine, err
 		stale: make(chan []seenGrant, moveQueueCap), feedShards: shards, client: client, shared: client != nil,
 	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return s, nil
+}
+
+func open(ctx context.Context, client *spanner.Client, o *Options) (*engine, error) {
+	s, err := newEngine(ctx, client, o)
+	if err != nil {
+		return nil, err
+	}
 	if err := s.connect(ctx); err != nil {
 		s.stop()
 		return nil, unclassified(ctx, err)
 	}
 	err = s.checkIncarnation(ctx)
-	if err == nil && s.feedShards < opts.FeedShards {
+	if err == nil && s.feedShards < s.opts.FeedShards {
 		err = s.growFeed(ctx)
 	}
 	if err != nil {
@@ -118,7 +127,7 @@ func open(ctx context.Context, client *spanner.Client, o *Options) (*engine, err
 	s.moving.Go(s.runMover)
 	s.background.Go(func() {
 		if err := s.finishPurges(s.stopped); err != nil && s.stopped.Err() == nil {
-			opts.Logger.Warn("spanner: what is left of purged runs could not be deleted", "error", err)
+			s.opts.Logger.Warn("spanner: what is left of purged runs could not be deleted", "error", err)
 		}
 	})
 	return s, nil
@@ -134,20 +143,8 @@ func unclassified(ctx context.Context, err error) error {
 }
 
 // connect creates the database if need be, connects the client, and migrates the schema.
-func (s *engine) connect(ctx context.Context) (err error) {
-	config := spanner.ClientConfig{DatabaseRole: s.opts.Role, UserAgent: "tapestore"}
-	s.local = s.opts.Emulator + s.opts.Omni
-	if s.local == "" {
-		s.local = os.Getenv("SPANNER_EMULATOR_HOST")
-	}
-	if s.local != "" {
-		config.DisableNativeMetrics = true
-	}
-	if s.opts.Omni != "" {
-		config.Type, config.UsePlainText = spanner.OMNI, true
-	}
-	options := s.clientOptions()
-	admin, err := database.NewDatabaseAdminClient(ctx, options...)
+func (s *engine) connect(ctx context.Context) error {
+	admin, options, err := s.dialAdmin(ctx)
 	if err != nil {
 		return err
 	}
@@ -156,8 +153,7 @@ func (s *engine) connect(ctx context.Context) (err error) {
 		return err
 	}
 	if !s.shared {
-		watched := append(ClientOptions(), options...)
-		if s.client, err = spanner.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.database(), config, watched...); err != nil {
+		if err := s.dial(ctx, options); err != nil {
 			return err
 		}
 	} else if err := s.checkClient(ctx); err != nil {
@@ -168,6 +164,28 @@ func (s *engine) connect(ctx context.Context) (err error) {
 		return err
 	}
 	return nil
+}
+
+// dialAdmin returns a client of the Admin API, and the options of all connections.
+func (s *engine) dialAdmin(ctx context.Context) (*database.DatabaseAdminClient, []option.ClientOption, error) {
+	s.local = s.opts.Emulator + s.opts.Omni
+	if s.local == "" {
+		s.local = os.Getenv("SPANNER_EMULATOR_HOST")
+	}
+	options := s.clientOptions()
+	admin, err := database.NewDatabaseAdminClient(ctx, options...)
+	return admin, options, err
+}
+
+// dial makes the client of the database.
+func (s *engine) dial(ctx context.Context, options []option.ClientOption) (err error) {
+	config := spanner.ClientConfig{DatabaseRole: s.opts.Role, UserAgent: "tapestore", DisableNativeMetrics: s.local != ""}
+	if s.opts.Omni != "" {
+		config.Type, config.UsePlainText = spanner.OMNI, true
+	}
+	watched := append(ClientOptions(), options...)
+	s.client, err = spanner.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.database(), config, watched...)
+	return err
 }
 
 // closeClient closes the client, unless it is the caller's.

@@ -1,0 +1,51 @@
+{{- define "tapestore.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "tapestore.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "tapestore.labels" -}}
+{{ include "tapestore.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "tapestore.image" -}}
+{{- if .Values.image.digest }}{{ printf "%s@%s" .Values.image.repository .Values.image.digest }}{{ else }}{{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}{{ end }}
+{{- end }}
+
+{{- define "tapestore.serviceAccount" -}}
+{{- if .Values.serviceAccount.name }}{{ .Values.serviceAccount.name }}{{ else if .Values.serviceAccount.create }}{{ include "tapestore.name" . }}{{ else }}default{{ end }}
+{{- end }}
+
+{{- define "tapestore.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "tapestore.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- /* Settings that cannot work, found before anything is installed. */ -}}
+{{- define "tapestore.check" -}}
+{{- if and (not .Values.store.url) (not .Values.store.existingSecret) }}{{ fail "set store.url or store.existingSecret" }}{{ end }}
+{{- if and .Values.store.url .Values.store.existingSecret }}{{ fail "set store.url or store.existingSecret, not both" }}{{ end }}
+{{- if not .Values.insecure }}
+{{- if not .Values.tls.existingSecret }}{{ fail "set tls.existingSecret, or insecure=true: the server refuses to listen for other pods without TLS" }}{{ end }}
+{{- if and (not .Values.auth.existingSecret) (not .Values.auth.oidc.issuer) }}{{ fail "set auth.existingSecret or auth.oidc.issuer, or insecure=true: the server refuses to listen for other pods without authentication" }}{{ end }}
+{{- end }}
+{{- if and .Values.auth.oidc.issuer (not .Values.auth.oidc.audience) }}{{ fail "auth.oidc.issuer needs auth.oidc.audience" }}{{ end }}
+{{- if and (hasPrefix "sqlite:" .Values.store.url) (not .Values.persistence.enabled) }}{{ fail "a store in a file needs persistence.enabled=true" }}{{ end }}
+{{- if and (hasPrefix "memory" .Values.store.url) (gt (int .Values.replicas) 1) }}{{ fail "a store in memory goes with replicas=1" }}{{ end }}
+{{- if and .Values.migrate.enabled (not .Values.migrate.existingSecret) }}{{ fail "migrate.enabled needs migrate.existingSecret" }}{{ end }}
+{{- end }}

@@ -1,0 +1,222 @@
+package command
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const deployDir = "../../deploy"
+
+// announced are variables that the files of deploy set for settings that serve does not have yet.
+var announced = []string{
+	"TAPE_INSECURE", "TAPE_TLS_CERT", "TAPE_TLS_KEY", "TAPE_TLS_CLIENT_CA", "TAPE_PRINCIPALS", "TAPE_METRICS_LISTEN",
+	"TAPE_OIDC_ISSUER", "TAPE_OIDC_AUDIENCE", "TAPE_OIDC_ROLES_CLAIM", "TAPE_OIDC_TENANTS_CLAIM",
+}
+
+// The files of deploy set no variable that serve does not read.
+func TestDeployVariables(t *testing.T) {
+	t.Parallel()
+	known := append([]string{configVariable}, announced...)
+	for _, source := range serveSources {
+		known = append(known, source.variable)
+	}
+	variable := regexp.MustCompile(`\bTAPE(STORE)?_[A-Z_]+\b`)
+	found := 0
+	err := filepath.WalkDir(deployDir, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, name := range variable.FindAllString(string(text), -1) {
+			found++
+			if name != "TAPESTORE_IMAGE" && name != "TAPESTORE_PORT" && name != "TAPE_" && !slices.Contains(known, name) {
+				t.Errorf("%s sets %s, which serve does not read", path, name)
+			}
+		}
+		return err
+	})
+	if err != nil || found == 0 {
+		t.Errorf("%d variables, %v", found, err)
+	}
+}
+
+// compose.yaml publishes a server without TLS on loopback only, and every service is confined.
+func TestCompose(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(deployDir, "compose.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Services map[string]struct {
+			ReadOnly    bool     `yaml:"read_only"`
+			CapDrop     []string `yaml:"cap_drop"`
+			Ports       []string
+			Environment map[string]string
+		}
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil || len(file.Services) != 2 {
+		t.Fatalf("got %d services, %v", len(file.Services), err)
+	}
+	for name, s := range file.Services {
+		loopback := !slices.ContainsFunc(s.Ports, func(p string) bool { return !strings.HasPrefix(p, "127.0.0.1:") })
+		secure := s.Environment["TAPE_TLS_CERT"] != "" && s.Environment["TAPE_PRINCIPALS"] != "" && s.Environment["TAPE_INSECURE"] == ""
+		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || len(s.Ports) == 0 || !loopback && !secure {
+			t.Errorf("service %s: %+v", name, s)
+		}
+	}
+}
+
+// chart renders the Helm chart with values over its own, as far as the functions go that it uses.
+// It returns the objects by kind.
+func chart(t *testing.T, values string) (map[string]map[string]any, error) {
+	t.Helper()
+	dir := filepath.Join(deployDir, "helm", "tapestore")
+	read := func(name string, into any) {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err == nil {
+			err = yaml.Unmarshal(text, into)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	var about struct {
+		Name, Version string
+		AppVersion    string `yaml:"appVersion"`
+	}
+	all := map[string]any{}
+	read("Chart.yaml", &about)
+	read("values.yaml", &all)
+	over := map[string]any{}
+	if err := yaml.Unmarshal([]byte(values), &over); err != nil {
+		t.Fatal(err)
+	}
+	merge(all, over)
+	root := template.New("chart").Option("missingkey=error")
+	indent := func(n int, s string) string {
+		return "\n" + strings.Repeat(" ", n) + strings.ReplaceAll(s, "\n", "\n"+strings.Repeat(" ", n))
+	}
+	root.Funcs(template.FuncMap{
+		"include": func(name string, data any) (string, error) {
+			var b strings.Builder
+			err := root.ExecuteTemplate(&b, name, data)
+			return strings.TrimSpace(b.String()), err
+		},
+		"toYaml": func(v any) (string, error) {
+			b, err := yaml.Marshal(v)
+			return strings.TrimSuffix(string(b), "\n"), err
+		},
+		"quote": func(v any) string { return fmt.Sprintf("%q", fmt.Sprint(v)) },
+		"default": func(d, v any) any {
+			if v == nil || v == "" {
+				return d
+			}
+			return v
+		},
+		"fail":       func(text string) (string, error) { return "", fmt.Errorf("%s", text) },
+		"nindent":    indent,
+		"contains":   func(part, s string) bool { return strings.Contains(s, part) },
+		"hasPrefix":  func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
+		"trunc":      func(n int, s string) string { return s[:min(n, len(s))] },
+		"trimSuffix": func(end, s string) string { return strings.TrimSuffix(s, end) },
+		"int":        func(v any) (n int, err error) { _, err = fmt.Sscan(fmt.Sprint(v), &n); return n, err },
+	})
+	files, err := filepath.Glob(filepath.Join(dir, "templates", "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("templates: %v, %v", files, err)
+	}
+	if _, err := root.ParseFiles(files...); err != nil {
+		t.Fatal(err)
+	}
+	data := map[string]any{
+		"Values": all, "Chart": map[string]any{"Name": about.Name, "Version": about.Version, "AppVersion": about.AppVersion},
+		"Release": map[string]any{"Name": "r", "Namespace": "ns", "Service": "Helm"},
+	}
+	objects := map[string]map[string]any{}
+	for _, file := range files {
+		var b strings.Builder
+		if strings.HasPrefix(filepath.Base(file), "_") {
+			continue
+		}
+		if err := root.ExecuteTemplate(&b, filepath.Base(file), data); err != nil {
+			return nil, err
+		}
+		if filepath.Ext(file) != ".yaml" {
+			continue
+		}
+		for _, text := range strings.Split(b.String(), "\n---\n") {
+			object := map[string]any{}
+			if err := yaml.Unmarshal([]byte(text), &object); err != nil {
+				t.Fatalf("%s: %v in\n%s", file, err, text)
+			}
+			if kind, ok := object["kind"].(string); ok {
+				objects[kind] = object
+			}
+		}
+	}
+	return objects, nil
+}
+
+// merge sets what over has in all, deeply.
+func merge(all, over map[string]any) {
+	for key, value := range over {
+		below, ok := value.(map[string]any)
+		if known, there := all[key].(map[string]any); ok && there {
+			merge(known, below)
+			continue
+		}
+		all[key] = value
+	}
+}
+
+// The chart refuses settings with which the server would not start, and otherwise has the objects
+// that they ask for.
+func TestChart(t *testing.T) {
+	t.Parallel()
+	for values, want := range map[string]string{
+		"":                             "store.url",
+		"store: {url: postgres://h/d}": "tls.existingSecret",
+		"{store: {url: postgres://h/d}, tls: {existingSecret: t}}":                 "auth.existingSecret",
+		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true}":                   "persistence.enabled",
+		"{store: {url: a, existingSecret: b}, insecure: true}":                     "not both",
+		"{store: {url: 'memory:'}, insecure: true}":                                "replicas=1",
+		"{store: {url: postgres://h/d}, insecure: true, migrate: {enabled: true}}": "migrate.existingSecret",
+	} {
+		if _, err := chart(t, values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want an error that says %q", values, err, want)
+		}
+	}
+	const secure = "tls: {existingSecret: t, clientCA: ca.crt}, auth: {existingSecret: a}"
+	for values, want := range map[string]string{
+		"{store: {existingSecret: s}, " + secure + ", migrate: {enabled: true, existingSecret: m}, networkPolicy: {from: [{podSelector: {}}]}}": "Deployment Job NetworkPolicy PodDisruptionBudget Service ServiceAccount",
+		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true, persistence: {enabled: true}, serviceAccount: {create: false}}":                 "Service StatefulSet",
+		"{store: {url: postgres://h/d}, insecure: true, replicas: 1, extraEnv: [{name: A, value: b}], settings: {TAPE_FENCE: x}}":               "Deployment Service ServiceAccount",
+	} {
+		objects, err := chart(t, values)
+		var kinds []string
+		for kind := range objects {
+			kinds = append(kinds, kind)
+		}
+		slices.Sort(kinds)
+		if got := strings.Join(kinds, " "); err != nil || got != want {
+			t.Errorf("%s: got %s, %v, want %s", values, got, err, want)
+		}
+		text := fmt.Sprint(objects)
+		if secured := strings.Contains(values, secure); strings.Contains(text, "TAPE_TLS_CERT") != secured || strings.Contains(text, "TAPE_PRINCIPALS") != secured ||
+			strings.Contains(text, "name:TAPE_INSECURE value:false") != secured {
+			t.Errorf("%s: got %s", values, text)
+		}
+		if !strings.Contains(text, "readOnlyRootFilesystem:true") || !strings.Contains(text, "runAsNonRoot:true") {
+			t.Errorf("%s: not confined: %s", values, text)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/admin"
+)
+
+// runs is the state of the subcommands of run.
+type runs struct {
+	inspection
+	asJSON, preempt, yes      bool
+	ifToken, operator, reason string
+}
+
+func newRunCommand() *cobra.Command {
+	var r runs
+	cmd := &cobra.Command{
+		Use:     "run",
+		Short:   "Purge a run",
+		Example: `  tapestore run purge RUN_ID --operator ada --reason 'a request to delete personal data' --store sqlite:./tape.db`,
+		Args:    cobra.NoArgs,
+		RunE:    func(*cobra.Command, []string) error { return errors.New("say what to do: purge RUN_ID") },
+	}
+	purge := &cobra.Command{
+		Use: "purge RUN_ID", Short: "Delete a run's journal and records", Args: cobra.ExactArgs(1),
+		Long: `Delete a run's journal, records and places in queues. It cannot be undone. The run's token
+stays, so that a run that is created again under this id continues above it and no earlier
+driver can write to it. A store cannot forget the token: besides fencing, its row keeps
+record versions and grant ids from being given out again.
+
+A run with a live lease is refused unless --preempt is given, which ends the grant of its
+holder. The command asks for the run's id, unless --yes is given. Without --if-token the
+token is read first; if another driver acquires the lease meanwhile, nothing is purged.
+
+The journal of the run "` + string(admin.OperationsRun) + `" gets an event with the operator's name and
+the reason before the purge, and one after it: tapestore inspect journal ` + string(admin.OperationsRun) + `
+shows them. An operation whose last stage is "intended" may have been done.
+
+What the run has refers to elsewhere stays: messages and values of other runs, sessions,
+and what readers of the feed have copied.
+
+The exit status is 0 when the run was purged, 2 when it was not because its lease is live or
+its token has moved, and 1 otherwise. The message says whether nothing was purged or whether
+that is unknown.`,
+		RunE: func(cmd *cobra.Command, args []string) error { return r.purge(cmd, args[0]) },
+	}
+	f := purge.Flags()
+	f.StringVar(&r.url, "store", "", "store URL ["+storeVariable+"]")
+	f.BoolVar(&r.asJSON, "json", false, "print JSON")
+	f.BoolVar(&r.preempt, "preempt", false, "purge the run even if its lease is live")
+	f.BoolVar(&r.yes, "yes", false, "do not ask")
+	f.StringVar(&r.ifToken, "if-token", "", "purge only if this is the run's last token, as tapestore lease show prints it")
+	f.StringVar(&r.operator, "operator", "", "who decides; stored")
+	f.StringVar(&r.reason, "reason", "", "why; stored")
+	cmd.AddCommand(purge)
+	return cmd
+}
+
+// purgedView is the JSON output of run purge.
+type purgedView struct {
+	Run       string `json:"run"`
+	Token     int64  `json:"token"`
+	TokenText string `json:"token_text"`
+	Events    int64  `json:"events"`
+	Preempted string `json:"preempted,omitempty"`
+	Recorded  bool   `json:"recorded"`
+	Operator  string `json:"operator"`
+	Reason    string `json:"reason"`
+}
+
+func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal kills the process, even at a prompt
+	req := admin.PurgeRequest{Run: runstore.RunID(run), Preempt: r.preempt, Operator: runstore.Owner(r.operator), Reason: r.reason}
+	address, err := givenStore(r.url, os.LookupEnv)
+	switch {
+	case err != nil:
+		return err
+	case r.operator == "":
+		return errors.New("say who decides with --operator NAME")
+	case r.reason == "":
+		return errors.New("say why with --reason TEXT")
+	case r.ifToken != "":
+		if req.Token, err = parseToken(r.ifToken); err != nil {
+			return fmt.Errorf("--if-token %w", err)
+		}
+	}
+	if r.store, err = runstore.Open(ctx, existing(address)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.store.Close()) }()
+	head, err := r.store.GetRun(ctx, req.Run)
+	if err != nil {
+		return err
+	}
+	if r.ifToken == "" {
+		req.Token = head.Token
+	}
+	if !r.yes {
+		if err := r.confirm(ctx, head, bufio.NewReader(cmd.InOrStdin()), cmd.ErrOrStderr()); err != nil {
+			return err
+		}
+	}
+	purged, err := admin.Purge(ctx, r.store, req)
+	switch {
+	case errors.Is(err, runstore.ErrLeaseHeld):
+		return &exitError{fmt.Errorf("the run was not purged, because its lease is live; stop its driver, or give --preempt: %w", err), exitRefused}
+	case errors.Is(err, runstore.ErrConflict):
+		return &exitError{fmt.Errorf("the run was not purged, because the token has moved; see tapestore lease show: %w", err), exitRefused}
+	case err != nil && runstore.OutcomeOf(err) == runstore.NotApplied:
+		return fmt.Errorf("the run was not purged: %w", err)
+	case err != nil:
+		return fmt.Errorf("it is unknown whether the run was purged; see tapestore inspect run, and repeat the command: %w", err)
+	}
+	v := purgedView{
+		Run: run, Token: int64(purged.Token), TokenText: purged.Token.String(), Events: int64(head.LastSeq),
+		Preempted: string(purged.Former.Owner), Recorded: purged.Recorded, Operator: r.operator, Reason: r.reason,
+	}
+	r.out = cmd.OutOrStdout()
+	if r.asJSON {
+		return r.json(v)
+	}
+	if !v.Recorded {
+		fmt.Fprintf(cmd.ErrOrStderr(), "the end of the purge could not be recorded in %q, which has its intent\n", string(admin.OperationsRun))
+	}
+	_, err = fmt.Fprintf(r.out, "run %s was purged with %d events; its last token is %s and stays\n", plain(run), v.Events, tokenWord(purged.Token))
+	return err
+}
+
+// confirm shows the run and asks for its id. Questions go to asks.
+func (r *runs) confirm(ctx context.Context, head runstore.Run, answers *bufio.Reader, asks io.Writer) error {
+	holder := "nobody"
+	if head.Holder.Token != 0 {
+		holder = plain(string(head.Holder.Owner))
+	}
+	fmt.Fprintf(asks, "run %s has %d events, created %s; its lease is with %s.\nA purge cannot be undone.\n",
+		plain(string(head.ID)), head.LastSeq, plain(head.CreatedAt), holder)
+	answer, err := ask(ctx, answers, asks, "Type the run's id to purge it: ")
+	if err != nil || answer != string(head.ID) {
+		return errors.New("the run was not purged: its id was not typed, and there was no --yes")
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/admin"
+)
+
+func init() {
+	admin.Register("sqlite", admin.Engine{
+		Plan: func(ctx context.Context, u runstore.URL) (admin.Plan, error) {
+			path, opts, err := ParseURL(u)
+			if err != nil {
+				return admin.Plan{}, err
+			}
+			p, err := plan(ctx, path, opts)
+			if err != nil {
+				err = outcome.Wrap("plan sqlite migration", "", classify("", explain(path, err)))
+			}
+			return p, err
+		},
+		Apply: func(ctx context.Context, u runstore.URL) error {
+			path, opts, err := ParseURL(u)
+			if err != nil {
+				return err
+			}
+			if path == Memory {
+				return errMemory
+			}
+			opts.MustExist, opts.ReadOnly = false, false
+			s, err := Open(ctx, path, opts)
+			if err != nil {
+				return err
+			}
+			return s.Close()
+		},
+		Check: check,
+	})
+}
+
+var errMemory = adapter.Invalid("store URL", "a database in memory has the schema of its program; there is nothing to migrate")
+
+// plan reads the version of a file, over a connection that cannot write.
+func plan(ctx context.Context, path string, options *Options) (admin.Plan, error) {
+	names, err := fs.Glob(schema, "schema/*.sql")
+	if err != nil {
+		panic(err) // the pattern is constant
+	}
+	steps := migrations()
+	p := admin.Plan{Holder: "file " + path, Program: len(steps)}
+	if path == Memory {
+		return p, errMemory
+	}
+	if _, err := options.withDefaults(); err != nil {
+		return p, err
+	}
+	abs, err := checkPath(path, false)
+	if err != nil {
+		return p, err
+	}
+	if _, err := os.Stat(abs); errors.Is(err, fs.ErrNotExist) {
+		p.Steps = append(p.Steps, admin.Step{Name: "create the file"})
+	} else {
+		err := look(ctx, abs, func(c *conn) (err error) {
+			p.Version, err = identify(ctx, c, len(steps))
+			return err
+		})
+		if err != nil {
+			return p, err
+		}
+	}
+	for i := p.Version; i < len(steps); i++ {
+		p.Steps = append(p.Steps, admin.Step{
+			Name:       "version " + strings.TrimSuffix(filepath.Base(names[i]), ".sql"),
+			Statements: []string{strings.TrimSpace(steps[i]), fmt.Sprintf("PRAGMA user_version = %d;", i+1)},
+		})
+	}
+	return p, nil
+}
+
+// look calls f with a connection that cannot write.
+func look(ctx context.Context, path string, f func(c *conn) error) error {
+	db := &database{path: path}
+	db.damage.path, db.damage.logger = path, slog.New(slog.DiscardHandler) // the caller reports the error
+	c, err := db.connect(ctx, "query_only(1)")
+	if err != nil {
+		return err
+	}
+	err = db.catchDamage(func() error { return retryWhileBusy(ctx, func() error { return f(c) }) })
+	return errors.Join(err, c.close())
+}
+
+// check checks the file and the library.
+func check(ctx context.Context, u runstore.URL) []admin.Finding {
+	var r admin.Report
+	path, opts, err := ParseURL(u)
+	if err != nil {
+		r.Fail("store URL", err.Error(), "write sqlite:FILE?key=value")
+		return r
+	}
+	if path == Memory {
+		r.OK("schema", "a database in memory has the schema of its program")
+		return r
+	}
+	p, err := plan(ctx, path, opts)
+	if err != nil {
+		err = explain(path, err)
+	}
+	r.Schema(p, err)
+	if err != nil || p.Version == 0 {
+		return r
+	}
+	if path, err = checkPath(path, true); err != nil {
+		r.Fail("file", err.Error(), "repeat")
+		return r
+	}
+	version, mode := "", ""
+	err = look(ctx, path, func(c *conn) error {
+		for query, into := range map[string]*string{sqlVersionRead: &version, "PRAGMA journal_mode": &mode} {
+			row, err := c.one(ctx, query)
+			if err != nil {
+				return err
+			}
+			*into = row[0].(string)
+		}
+		return nil
+	})
+	if err != nil {
+		r.Fail("file", err.Error(), "see the message")
+		return r
+	}
+	if err := checkVersion(version); err != nil {
+		r.Fail("library", err.Error(), "use a newer program")
+	} else {
+		r.OK("library", "SQLite %s", version)
+	}
+	if mode == "wal" {
+		r.OK("journal mode", "write-ahead log")
+	} else {
+		r.Warn("journal mode", mode+" instead of wal", "nothing: the next opening for writing sets it; a copy made by VACUUM INTO does not have it")
+	}
+	if opts.Synchronous != "" && opts.Synchronous != Full {
+		r.Warn("synchronous", string(opts.Synchronous)+": a power cut may lose acknowledged commits", "remove synchronous from the URL, or accept the loss")
+	} else {
+		r.OK("synchronous", "FULL: acknowledged commits survive a power cut")
+	}
+	checkFiles(path, &r)
+	return r
+}
+
+// checkFiles checks that this user may write the file, the files beside it and the directory, in
+// which SQLite creates them. It opens none of them: closing a file drops every lock that this process
+// has on it, those of an open store included.
+func checkFiles(path string, r *admin.Report) {
+	const advice = "run as the user that serves, or change the owner: a server writes the file, FILE-wal, FILE-shm and FILE-witness"
+	for _, name := range []string{path, path + "-wal", path + "-shm", path + "-witness"} {
+		if err := writable(name, false); err != nil && !errors.Is(err, fs.ErrNotExist) { // SQLite, or the store, creates it
+			r.Warn("permissions", fmt.Sprintf("this user may not write %s: %v", name, err), advice)
+			return
+		}
+	}
+	if dir := filepath.Dir(path); writable(dir, true) != nil {
+		r.Warn("permissions", "this user may not create files in "+dir, advice)
+		return
+	}
+	r.OK("permissions", "this user may write the file and its directory")
+}
