@@ -123,6 +123,11 @@ func CheckRead(id RunID, from Seq, limit int) error {
 	return checkLimit(limit)
 }
 
+// CheckScan checks the bounds of a page of [Mover.ScanRuns].
+func CheckScan(after RunID, limit int) error {
+	return firstOf(checkOptional("after", string(after), MaxRunID), checkLimit(limit))
+}
+
 // Check checks a query for a page of the feed.
 func (q FeedQuery) Check() error {
 	switch {
