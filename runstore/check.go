@@ -265,6 +265,9 @@ func (g Guards) check() error {
 }
 
 func (w Writes) check() error {
+	if w.history != nil {
+		return invalid("writes", "are those of an Import, which no other request carries")
+	}
 	if w.Purge && (len(w.Events) > 0 || len(w.Records) > 0 || w.Status != nil || !w.Runnable.IsZero()) {
 		return invalid("purge", "allows no other write")
 	}

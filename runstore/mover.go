@@ -155,7 +155,9 @@ func (p Import) Check() error {
 	if p.Floor < 0 {
 		return invalid("floor", "%d is negative", p.Floor)
 	}
-	return p.Batch().Check()
+	b := p.Batch()
+	b.history = nil
+	return b.Check()
 }
 
 // checkToken checks a token of the history.
