@@ -61,7 +61,7 @@ func moves(t harness.T, e *harness.Env) {
 	original := memory.New(nil).Open()
 	defer func() { _ = original.Close() }() // it holds nothing
 	move(t, e.Store, original)
-	verify(t, e.Store, original)
+	verify(t, e.Store, original, 2)
 	kit.Equal(t, "entries in the reference store", scanMoved(t, original), before)
 
 	ids, err := kit.Capability[runstore.Mover](e.Store).ScanRuns(t.Context(), "", 1)
@@ -77,8 +77,15 @@ func moves(t harness.T, e *harness.Env) {
 	for range 2 { // the reference store is in epoch 1; the case counts the epochs that it raises itself
 		e.RaiseEpoch(t, e.Store, "import")
 	}
+	// A run that the store under test has never had, with a version that only the floor shows.
+	spec := runstore.RunSpec{ID: "new", Unlisted: true}
+	spec.Writes.Put("gone", nil)
+	if _, err := original.CreateRun(t.Context(), spec); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	kit.Remove(t, original, "new", "gone", 1)
 	move(t, original, e.Store)
-	verify(t, original, e.Store)
+	verify(t, original, e.Store, 3)
 	kit.Equal(t, "entries after the move back", scanMoved(t, e.Store), before)
 	run := e.Get(t, "run")
 	b := runstore.NewBatch("run", lease.Fence())
@@ -88,7 +95,7 @@ func moves(t harness.T, e *harness.Env) {
 	if next := e.Acquire(t, e.Store, "run", "driver"); next.Token <= lease.Token || next.Token <= run.Token {
 		t.Errorf("token %v after the move follows token %v, and %v before the move", next.Token, run.Token, lease.Token)
 	}
-	if v := kit.Put(t, e.Store, "run", "gone", 0, "again"); v < 2 {
+	if v := kit.Put(t, e.Store, "new", "gone", 0, "again"); v < 2 {
 		t.Errorf("a record that was deleted before the move begins at version %d again", v)
 	}
 }
@@ -121,12 +128,13 @@ func move(t harness.T, from, to runstore.RunStore) {
 	}
 }
 
-func verify(t harness.T, original, copied runstore.RunStore) {
+// verify compares two stores of that many runs.
+func verify(t harness.T, original, copied runstore.RunStore, runs int64) {
 	t.Helper()
 	report, err := archive.Verify(t.Context(), original, copied, &archive.VerifyOptions{
 		Found: func(d archive.Difference) { t.Errorf("%v", d) },
 	})
-	if err != nil || report.Compared.Runs != 2 {
+	if err != nil || report.Compared.Runs != runs {
 		t.Fatalf("verify: %+v, %v", report, err)
 	}
 }
