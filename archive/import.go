@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -60,12 +63,21 @@ func Import(ctx context.Context, from *Source, to runstore.RunStore, opts *Impor
 	if err := im.resolve(); err != nil {
 		return ImportReport{}, err
 	}
+	im.workers, im.ctx = errgroup.WithContext(ctx)
+	im.workers.SetLimit(importWorkers)
 	_, err := from.read(ctx, func(h *header) error { return im.start(ctx, h) }, im)
+	if failed := im.workers.Wait(); failed != nil && (err == nil || ctx.Err() == nil && errors.Is(err, context.Canceled)) {
+		err = failed
+	}
 	if err == nil && im.report.Conflicts > 0 {
 		err = fmt.Errorf("%w: %d runs", ErrConflicts, im.report.Conflicts)
 	}
 	return im.report, err
 }
+
+// importWorkers is how many runs are imported at once. 8: enough for the group commit of SQLite and
+// Postgres, and at most 8 parts are in memory.
+const importWorkers = 8
 
 func (im *importer) resolve() error {
 	if im.opts.Owner == "" {
@@ -93,17 +105,21 @@ func (im *importer) resolve() error {
 	return nil
 }
 
-// importer is the sink of an import. For a run that the target has already, it compares instead.
+// importer is the sink of an import. Runs that are small enough for one part are collected, and workers
+// write them while the next lines are read.
 type importer struct {
 	store  runstore.RunStore
 	mover  runstore.Mover
 	epochs runstore.EpochManager
 	opts   ImportOptions
-	report ImportReport
 
-	present *comparison // of a run that the target has; else nil
-	writing *runImport  // of a run that is imported; else nil
-	shown   int         // differences
+	run     *runImport // the present one
+	workers *errgroup.Group
+	ctx     context.Context // of the workers
+
+	mu     sync.Mutex // guards the following, and serializes the calls of the options
+	report ImportReport
+	shown  int // differences
 }
 
 // start raises the epoch of the target above that of the archive.
@@ -112,7 +128,7 @@ func (im *importer) start(ctx context.Context, h *header) error {
 	if err != nil {
 		return err
 	}
-	im.report.Epoch = current
+	im.setEpoch(current)
 	if current > runstore.Epoch(h.Epoch) {
 		return nil
 	}
@@ -142,8 +158,14 @@ func (im *importer) start(ctx context.Context, h *header) error {
 			return err
 		}
 	}
-	im.report.Epoch = current
+	im.setEpoch(current)
 	return nil
+}
+
+func (im *importer) setEpoch(e runstore.Epoch) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	im.report.Epoch = e
 }
 
 func (im *importer) currentEpoch(ctx context.Context) (runstore.Epoch, error) {
@@ -154,78 +176,66 @@ func (im *importer) currentEpoch(ctx context.Context) (runstore.Epoch, error) {
 	return all[len(all)-1].Epoch, nil
 }
 
-func (im *importer) head(ctx context.Context, h head) error {
+func (im *importer) head(_ context.Context, h head) error {
 	if h.Token.Epoch() >= im.report.Epoch {
 		return fmt.Errorf("run %.64q has token %v: %w, %d", string(h.ID), h.Token, ErrEpoch, im.report.Epoch)
 	}
-	w := &runImport{importer: im, h: h}
-	exists, err := w.create(ctx)
-	switch {
-	case err != nil:
-		return w.wrap(err)
-	case exists:
-		im.present = newComparison(source{im.store, im.mover}, im.conflict)
-		return im.present.head(ctx, h)
-	}
-	im.writing = w
-	return nil
-}
-
-// conflict reports a difference, as long as there are few.
-func (im *importer) conflict(d Difference) {
-	if im.shown++; im.shown <= im.opts.MaxConflicts {
-		im.opts.Conflict(d)
-	}
+	im.run = &runImport{importer: im, h: h}
+	return im.ctx.Err() // a worker has failed
 }
 
 func (im *importer) record(ctx context.Context, r runstore.PlacedRecord) error {
-	if im.present != nil {
-		return im.present.record(ctx, r)
-	}
-	return im.writing.wrap(im.writing.addRecord(ctx, r))
+	return im.run.wrap(im.run.addRecord(ctx, r))
 }
 
 func (im *importer) event(ctx context.Context, e runstore.Event) error {
-	if im.present != nil {
-		return im.present.event(ctx, e)
-	}
-	return im.writing.wrap(im.writing.addEvent(ctx, e))
+	return im.run.wrap(im.run.addEvent(ctx, e))
 }
 
 func (im *importer) end(ctx context.Context) error {
-	if c := im.present; c != nil {
-		im.present = nil
-		if err := c.end(ctx); err != nil {
-			return err
-		}
-		if c.found > 0 {
-			im.report.Conflicts++
-		} else {
-			im.report.Present++
-		}
-	} else {
-		w := im.writing
-		im.writing = nil
-		if err := w.finish(ctx); err != nil {
-			return w.wrap(err)
-		}
-		im.report.Imported.add(w.done)
-		if w.redone {
-			im.report.Redone++
-		}
+	w := im.run
+	im.run = nil
+	if w.begun() {
+		return w.wrap(w.finish(ctx))
 	}
-	im.opts.Progress(im.report)
+	im.workers.Go(func() error { return w.wrap(w.finish(im.ctx)) })
 	return nil
 }
 
 // discard undoes what was imported of the present run. The export has read it once more, so its lines
 // follow.
 func (im *importer) discard(ctx context.Context) error {
-	if im.present != nil {
-		im.present = nil
+	w := im.run
+	im.run = nil
+	if w.fence.IsZero() {
 		return nil
 	}
-	w := im.writing
-	im.writing = nil
 	return w.wrap(w.purge(ctx))
+}
+
+// conflict reports a difference, as long as there are few.
+func (im *importer) conflict(d Difference) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	if im.shown++; im.shown <= im.opts.MaxConflicts {
+		im.opts.Conflict(d)
+	}
+}
+
+// finished counts a run.
+func (im *importer) finished(w *runImport) {
+	im.mu.Lock()
+	defer im.mu.Unlock()
+	switch {
+	case w.present == nil:
+		im.report.Imported.add(w.done)
+		if w.redone {
+			im.report.Redone++
+		}
+	case w.present.found > 0:
+		im.report.Conflicts++
+	default:
+		im.report.Present++
+	}
+	im.opts.Progress(im.report)
 }

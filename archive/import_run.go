@@ -29,18 +29,25 @@ const (
 	importTries = 4
 )
 
-// runImport imports one run, under the run's lease.
+// runImport imports one run, under the run's lease, or compares it with a run that the target has. Which of
+// the two is decided when the first part is full, or at the end.
 type runImport struct {
 	*importer
 	h       head
-	fence   runstore.Fence
+	fence   runstore.Fence // of a run that is imported
 	redone  bool
-	part    runstore.Import
+	present *comparison // of a run that the target has
+	done    Counts
+
+	records []runstore.PlacedRecord // of the next part
+	events  []runstore.Event
 	size    int
 	parts   int
 	summary *runstore.PlacedRecord
-	done    Counts
 }
+
+// begun reports whether a part was written or compared.
+func (w *runImport) begun() bool { return w.present != nil || !w.fence.IsZero() }
 
 // wrap adds the run to an error.
 func (w *runImport) wrap(err error) error {
@@ -138,42 +145,51 @@ func (w *runImport) purge(ctx context.Context) error {
 
 func (w *runImport) addRecord(ctx context.Context, r runstore.PlacedRecord) error {
 	w.done.Records++
-	if r.Key == runstore.SummaryKey { // it makes the run what it is to the layer above, so it comes last
-		w.summary = &r
-		return nil
+	if w.present != nil {
+		return w.present.record(ctx, r)
 	}
-	size := len(r.Key) + len(r.Value)
-	if len(w.part.Records) == partRecords || len(w.part.Records) > 0 && w.size+size > partBytes {
-		if err := w.flush(ctx); err != nil {
-			return err
-		}
+	if err := w.makeRoom(ctx, len(r.Key)+len(r.Value), len(w.records) == partRecords); err != nil {
+		return err
 	}
-	w.part.Records = append(w.part.Records, r)
-	w.size += size
+	if w.present != nil { // makeRoom has found it
+		return w.present.record(ctx, r)
+	}
+	w.records = append(w.records, r)
 	return nil
 }
 
 func (w *runImport) addEvent(ctx context.Context, e runstore.Event) error {
 	w.done.Events++
-	size := len(e.Kind) + len(e.Data)
-	full := len(w.part.Events) == partEvents || len(w.part.Events) > 0 && w.size+size > partBytes
-	if full || len(w.part.Records) > 0 {
+	if w.present != nil {
+		return w.present.event(ctx, e)
+	}
+	if err := w.makeRoom(ctx, len(e.Kind)+len(e.Data), len(w.events) == partEvents); err != nil {
+		return err
+	}
+	if w.present != nil {
+		return w.present.event(ctx, e)
+	}
+	w.events = append(w.events, e)
+	return nil
+}
+
+// makeRoom flushes the part if it is full, or too large for one more item of a size.
+func (w *runImport) makeRoom(ctx context.Context, size int, full bool) error {
+	if full || w.size > 0 && w.size+size > partBytes {
 		if err := w.flush(ctx); err != nil {
 			return err
 		}
 	}
-	w.part.Events = append(w.part.Events, e)
 	w.size += size
 	return nil
 }
 
-// flush imports the part that was collected.
+// flush imports the part that was collected, or compares it.
 func (w *runImport) flush(ctx context.Context) error {
-	part := w.part
-	w.part, w.size = runstore.Import{}, 0
-	if len(part.Events) == 0 && len(part.Records) == 0 {
-		return nil
+	if err := w.begin(ctx); err != nil || w.present != nil {
+		return err
 	}
+	part := w.take()
 	if w.parts++; w.parts%partsPerRenewal == 0 {
 		if err := w.try(ctx, func() error {
 			_, err := w.store.RenewLease(ctx, runstore.RenewRequest{Fence: w.fence, TTL: importTTL})
@@ -185,21 +201,76 @@ func (w *runImport) flush(ctx context.Context) error {
 	return w.write(ctx, part)
 }
 
-// finish imports the rest and, in one step, makes the run what it was in the source.
-func (w *runImport) finish(ctx context.Context) error {
-	if err := w.flush(ctx); err != nil {
+// begin creates the run. If the target has the run already, it compares what was collected.
+func (w *runImport) begin(ctx context.Context) error {
+	if w.begun() {
+		return nil
+	}
+	exists, err := w.create(ctx)
+	if err != nil || !exists {
 		return err
 	}
+	c := newComparison(source{w.store, w.mover}, w.conflict)
+	w.present = c
+	if err := c.head(ctx, w.h); err != nil {
+		return err
+	}
+	for _, r := range w.records {
+		if err := c.record(ctx, r); err != nil {
+			return err
+		}
+	}
+	for _, e := range w.events {
+		if err := c.event(ctx, e); err != nil {
+			return err
+		}
+	}
+	w.records, w.events = nil, nil
+	return nil
+}
+
+// take returns the part that was collected, without the summary: that makes the run what it is to the
+// layer above, so it comes last.
+func (w *runImport) take() (part runstore.Import) {
+	part.Events = w.events
+	for _, r := range w.records {
+		if r.Key == runstore.SummaryKey {
+			w.summary = &r
+		} else {
+			part.Records = append(part.Records, r)
+		}
+	}
+	w.records, w.events, w.size = nil, nil, 0
+	return part
+}
+
+// finish imports the rest and, in the same step, makes the run what it was in the source.
+func (w *runImport) finish(ctx context.Context) error {
+	if err := w.begin(ctx); err != nil {
+		return err
+	}
+	if w.present != nil {
+		if err := w.present.end(ctx); err != nil {
+			return err
+		}
+		w.finished(w)
+		return nil
+	}
 	w.done.Runs = 1
+	last := w.take()
 	status := w.h.Status
-	last := runstore.Import{CreatedAt: w.h.CreatedAt, Floor: w.h.Floor, Status: &status, Release: true}
+	last.CreatedAt, last.Floor, last.Status, last.Release = w.h.CreatedAt, w.h.Floor, &status, true
 	if !w.h.RunnableAt.IsZero() {
 		last.Runnable = runstore.At(w.h.RunnableAt)
 	}
 	if w.summary != nil {
-		last.Records = []runstore.PlacedRecord{*w.summary}
+		last.Records = append(last.Records, *w.summary)
 	}
-	return w.write(ctx, last)
+	if err := w.write(ctx, last); err != nil {
+		return err
+	}
+	w.finished(w)
+	return nil
 }
 
 // write imports a part. After an unknown outcome it finds out whether the part was applied.
