@@ -16,11 +16,11 @@ func TestRandomStoresMove(t *testing.T) {
 	engines := map[string]func(*testing.T) runstore.RunStore{"memory": newMemory, "sqlite": newSQLite}
 	for from, newFrom := range engines {
 		for to, newTo := range engines {
-			for seed := range uint64(4) {
+			for seed := range uint64(2) {
 				t.Run(fmt.Sprintf("%s-%s-%d", from, to, seed), func(t *testing.T) {
 					t.Parallel()
 					source, target := newFrom(t), newTo(t)
-					randomStore(t, source, seed, 25)
+					randomStore(t, source, seed, 15)
 					moved := export(t, source)
 					counts := must(archive.Check(t.Context(), stream(moved)))(t)
 					report := must(archive.Import(t.Context(), stream(moved), target, nil))(t)

@@ -183,10 +183,12 @@ func (d *dirExport) part(ctx context.Context) (last bool, err error) {
 		return false, err
 	}
 	w.after = d.after
+	some := false // every file has a run, however small its bound is
 	err = d.from.runs(ctx, d.after, func(id runstore.RunID) error {
-		if w.out.bytes >= d.opts.PartBytes {
+		if some && w.out.bytes >= d.opts.PartBytes {
 			return errFull
 		}
+		some = true
 		_, err := w.WriteRun(ctx, id)
 		d.opts.Progress(w.counts)
 		return err
