@@ -42,6 +42,7 @@ func Cases() []Case {
 		cases.Crashes(),         // I3, I4
 		cases.Histories(),       // I1, I3, I5, I8
 		cases.Limits(),          // I12
+		cases.Moves(),           // I2, I4
 		cases.Progress(),        // I13
 		cases.Former(),          // I2, I3, I9
 		cases.Links(),           // I3, I5, I8, I10, I11

@@ -131,6 +131,8 @@ type Writes struct {
 	// and ends its grant, after everything else. The run's token stays. Purge cannot be combined
 	// with another write.
 	Purge bool
+
+	history *History // of an [Import]
 }
 
 // NewEvent is an event to append.
@@ -187,7 +189,7 @@ func (w *Writes) Delete(key RecordKey) {
 // IsZero reports whether w changes nothing.
 func (w Writes) IsZero() bool {
 	return len(w.Events) == 0 && len(w.Records) == 0 && w.Status == nil &&
-		w.Runnable.IsZero() && !w.Release && !w.Purge
+		w.Runnable.IsZero() && !w.Release && !w.Purge && w.history == nil
 }
 
 // When is a time that a caller passes to the store: absolute, or relative to the store clock at

@@ -123,6 +123,11 @@ func CheckRead(id RunID, from Seq, limit int) error {
 	return checkLimit(limit)
 }
 
+// CheckScan checks the bounds of a page of [Mover.ScanRuns].
+func CheckScan(after RunID, limit int) error {
+	return firstOf(checkOptional("after", string(after), MaxRunID), checkLimit(limit))
+}
+
 // Check checks a query for a page of the feed.
 func (q FeedQuery) Check() error {
 	switch {
@@ -260,6 +265,9 @@ func (g Guards) check() error {
 }
 
 func (w Writes) check() error {
+	if w.history != nil {
+		return invalid("writes", "are those of an Import, which no other request carries")
+	}
 	if w.Purge && (len(w.Events) > 0 || len(w.Records) > 0 || w.Status != nil || !w.Runnable.IsZero()) {
 		return invalid("purge", "allows no other write")
 	}

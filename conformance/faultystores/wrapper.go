@@ -65,6 +65,9 @@ type store struct {
 	feed    func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error)
 	wakeups func(ctx context.Context, h *handle, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error)
 	raise   func(ctx context.Context, h *handle, reason string) (runstore.Epoch, error)
+	ids     func(ctx context.Context, h *handle, after runstore.RunID, limit int) ([]runstore.RunID, error)
+	placed  func(ctx context.Context, h *handle, id runstore.RunID, after runstore.RecordKey, limit int) (runstore.PlacedPage, error)
+	imports func(ctx context.Context, h *handle, part runstore.Import) (runstore.Committed, error)
 
 	replica replica // for stale reads
 
@@ -284,6 +287,30 @@ func (h *handle) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch,
 		return h.raise(ctx, h, reason)
 	}
 	return h.Handle.RaiseEpoch(ctx, reason)
+}
+
+// ScanRuns implements runstore.Mover.
+func (h *handle) ScanRuns(ctx context.Context, after runstore.RunID, limit int) ([]runstore.RunID, error) {
+	if h.ids != nil {
+		return h.ids(ctx, h, after, limit)
+	}
+	return h.Handle.ScanRuns(ctx, after, limit)
+}
+
+// ReadPlaced implements runstore.Mover.
+func (h *handle) ReadPlaced(ctx context.Context, id runstore.RunID, after runstore.RecordKey, limit int) (runstore.PlacedPage, error) {
+	if h.placed != nil {
+		return h.placed(ctx, h, id, after, limit)
+	}
+	return h.Handle.ReadPlaced(ctx, id, after, limit)
+}
+
+// Import implements runstore.Mover.
+func (h *handle) Import(ctx context.Context, part runstore.Import) (runstore.Committed, error) {
+	if h.imports != nil {
+		return h.imports(ctx, h, part)
+	}
+	return h.Handle.Import(ctx, part)
 }
 
 func ownCreate(ctx context.Context, h *handle, spec runstore.RunSpec) (runstore.Created, error) {

@@ -73,6 +73,11 @@ var (
 		_, ok := runstore.As[runstore.EpochManager](e.Store)
 		return reasonIf(!ok, "the store is no EpochManager")
 	}}
+	NeedMove = Need{"move", "a store that is a Mover and an EpochManager", func(e *Env) string {
+		_, moves := runstore.As[runstore.Mover](e.Store)
+		_, epochs := runstore.As[runstore.EpochManager](e.Store)
+		return reasonIf(!moves || !epochs, "the store is no Mover, or no EpochManager")
+	}}
 	NeedNotify = Need{"notify", "a store that is a Notifier", func(e *Env) string {
 		_, ok := runstore.As[runstore.Notifier](e.Store)
 		return reasonIf(!ok, "the store is no Notifier")

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // MultiCommitter is the runstore.MultiCommitter of a store whose engine has one. The engine's may
@@ -82,5 +83,51 @@ func (n RunNotifier) RunWakeups(ctx context.Context, id runstore.RunID, on runst
 			return n.store.opts.Waiters.Add(ctx, id, on), nil
 		}
 		return n.core.RunWakeups(ctx, id, on)
+	})
+}
+
+// Mover is the runstore.Mover of a store whose engine has one. The engine's may assume what a [Core]
+// may.
+type Mover struct {
+	store *Store
+	core  MoverCore
+}
+
+// MoverCore is what an engine implements for [Mover]. Its Commit applies batches with a
+// runstore.History: those of runstore.Import.
+type MoverCore interface {
+	ScanRuns(ctx context.Context, after runstore.RunID, limit int) ([]runstore.RunID, error)
+	ReadPlaced(ctx context.Context, id runstore.RunID, after runstore.RecordKey, limit int) (runstore.PlacedPage, error)
+	Commit(ctx context.Context, batch runstore.Batch) (runstore.Committed, error)
+}
+
+// NewMover returns the capability for the store to embed.
+func NewMover(s *Store, core MoverCore) Mover { return Mover{s, core} }
+
+// ScanRuns implements runstore.Mover.
+func (m Mover) ScanRuns(ctx context.Context, after runstore.RunID, limit int) ([]runstore.RunID, error) {
+	return Do(ctx, m.store, "scan runs", "", runstore.CheckScan(after, limit), func(ctx context.Context) ([]runstore.RunID, error) {
+		return m.core.ScanRuns(ctx, after, limit)
+	})
+}
+
+// ReadPlaced implements runstore.Mover.
+func (m Mover) ReadPlaced(ctx context.Context, id runstore.RunID, after runstore.RecordKey, limit int) (runstore.PlacedPage, error) {
+	invalid := runstore.RecordQuery{After: after, Limit: limit}.Check(id)
+	return Do(ctx, m.store, "read records", id, invalid, func(ctx context.Context) (runstore.PlacedPage, error) {
+		return m.core.ReadPlaced(ctx, id, after, limit)
+	})
+}
+
+// Import implements runstore.Mover.
+func (m Mover) Import(ctx context.Context, part runstore.Import) (done runstore.Committed, err error) {
+	invalid, id := part.Check(), part.Fence.Run()
+	var batch runstore.Batch
+	if invalid == nil {
+		batch = part.Batch()
+		defer m.store.opts.Waiters.After(&err, wakeup.KindOf(batch), id)
+	}
+	return Do(ctx, m.store, "import", id, invalid, func(ctx context.Context) (runstore.Committed, error) {
+		return m.core.Commit(ctx, batch)
 	})
 }

@@ -30,6 +30,7 @@ type capabilities interface {
 	runstore.Notifier
 	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.Mover
 	runstore.StrictCommitter
 	runstore.Describer
 }

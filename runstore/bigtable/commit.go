@@ -121,12 +121,21 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 		e.done.FirstSeq = runstore.Seq(h.Seq + 1)
 	}
 	small := inlineBound(w)
-	e.appendEvents(w.Events, small, token, owner)
+	history := w.History()
+	e.appendEvents(w.Events, small, token, owner, history)
 	e.done.LastSeq = runstore.Seq(h.Seq)
 	e.records = map[runstore.RecordKey]*recordMeta{}
 	for i, change := range w.Records {
 		seq := int64(rules.ExplainingSeq(w, change, e.done.FirstSeq, e.done.LastSeq))
-		e.done.Versions = append(e.done.Versions, runstore.Version(e.changeRecord(i, change, small, seq, int64(token))))
+		var was *runstore.Record
+		if history != nil {
+			was = &history.Records[i]
+		}
+		e.done.Versions = append(e.done.Versions, runstore.Version(e.changeRecord(i, change, small, seq, int64(token), was)))
+	}
+	if history != nil {
+		h.Floor = max(h.Floor, int64(history.Floor))
+		e.setCreated(history.CreatedAt)
 	}
 	if token != 0 && rules.IsProgress(w) {
 		h.requires(formatGrants)
@@ -187,10 +196,15 @@ func inlineBound(w runstore.Writes) int {
 	return maxInline
 }
 
-func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstore.Token, owner runstore.Owner) {
+// appendEvents appends events. history, if not nil, is what an import says of them.
+func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstore.Token, owner runstore.Owner, history *runstore.History) {
 	pack := packer{packed: packed{Rev: e.head.Rev, Nonce: e.nonce, What: "e", Of: e.head.Seq + 1}}
 	for i, ev := range events {
 		a := eventMeta{Kind: []byte(ev.Kind), Time: e.now, Token: int64(token), Owner: []byte(owner)}
+		if history != nil {
+			was := history.Events[i]
+			a.Time, a.Token, a.Owner = runstore.Micros(was.Time), int64(was.Token), []byte(was.Owner)
+		}
 		if i == 0 {
 			a.Nonce = e.nonce
 		}
@@ -207,8 +221,9 @@ func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstor
 	e.rows = append(e.rows, pack.rows(e.run.id)...)
 }
 
-// changeRecord puts or deletes one record, the i-th of the batch, and returns its version.
-func (e *edit) changeRecord(i int, w runstore.RecordWrite, small int, seq, token int64) int64 {
+// changeRecord puts or deletes one record, the i-th of the batch, and returns its version. was, if not
+// nil, is the record as an import has it.
+func (e *edit) changeRecord(i int, w runstore.RecordWrite, small int, seq, token int64, was *runstore.Record) int64 {
 	old, under := e.run.records[w.Key], int64(0)
 	h := &e.head
 	if old != nil {
@@ -250,6 +265,11 @@ func (e *edit) changeRecord(i int, w runstore.RecordWrite, small int, seq, token
 	if old != nil {
 		m.Version, m.CreatedSeq, m.Created, m.CreatedBy = old.Version+1, old.CreatedSeq, old.Created, old.CreatedBy
 	}
+	if was != nil {
+		m.Version = int64(was.Version)
+		m.CreatedSeq, m.Created, m.CreatedBy = int64(was.Created.Seq), runstore.Micros(was.Created.Time), int64(was.Created.Token)
+		m.UpdatedSeq, m.Updated, m.UpdatedBy = int64(was.Updated.Seq), runstore.Micros(was.Updated.Time), int64(was.Updated.Token)
+	}
 	for _, p := range w.Index {
 		m.Entries = append(m.Entries, storedEntry{[]byte(p.Index), runstore.Micros(p.At.Resolve(e.time()))})
 	}
@@ -283,7 +303,11 @@ func (e *edit) setRecord(key runstore.RecordKey, m *recordMeta, value []byte) {
 func (e *edit) setRunnable(w runstore.When) { e.head.Runnable = runstore.Micros(w.Resolve(e.time())) }
 
 func (h *head) runsEntry(id runstore.RunID) indexEntry {
-	return indexEntry{index: string(runstore.IndexRuns), at: h.Created, run: id, rev: h.Generation, nonce: h.GenerationBy}
+	p := indexEntry{index: string(runstore.IndexRuns), at: h.Created, run: id, rev: h.Generation, nonce: h.GenerationBy}
+	if h.ListedRev != 0 {
+		p.rev, p.nonce = h.ListedRev, h.ListedBy
+	}
+	return p
 }
 
 // endGrant ends the current grant.

@@ -96,6 +96,11 @@ type head struct {
 	// ColdTop the highest version of a record that was moved; see cold.go.
 	Moved   int64 `json:"moved,omitempty"`
 	ColdTop int64 `json:"coldTop,omitempty"`
+	// ListedRev and ListedBy are the revision and the nonce of an import that changed Created, and with
+	// it the run's entry in IndexRuns; 0 if the entry is that of the creation. Programs that do not know
+	// these fields refuse the run.
+	ListedRev int64  `json:"listedRev,omitempty"`
+	ListedBy  uint64 `json:"listedBy,omitempty"`
 }
 
 // maxExpirySkew is how far the expiry that a holder computed may differ from the one that Bigtable's

@@ -37,7 +37,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 		e.creates = true
 		h.Generation, h.GenerationBy, h.Purged, h.Seq, h.PagedFrom = h.Rev, e.nonce, false, 0, 0
 		h.allowOpenPages()
-		h.Status, h.Created = int32(spec.Status), e.now
+		h.Status, h.Created, h.ListedRev, h.ListedBy = int32(spec.Status), e.now, 0, 0
 		if h.Unlisted = spec.Unlisted; h.Unlisted {
 			h.requires(formatGrants)
 		} else {

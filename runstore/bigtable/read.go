@@ -87,11 +87,21 @@ func (s *engine) readRecords(ctx context.Context, id runstore.RunID, q runstore.
 		}
 		return s.pageOf(ctx, id, all, 0)
 	}
+	_, all, err := s.readPage(ctx, id, q)
+	if err != nil {
+		return nil, err
+	}
+	return s.pageOf(ctx, id, all, q.Limit)
+}
+
+// readPage reads a page of the records with a prefix, without their large values, and the run's row in
+// the same state.
+func (s *engine) readPage(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (*row, []mergedRecord, error) {
 	// All rows of a page may be tombstones or rows that do not count.
 	for limit, stamp := q.Limit, int64(0); ; {
 		r, colds, upTo, err := s.readPrefix(ctx, id, q, limit, stamp)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if r.late && r.head.Stamp > stamp {
 			stamp = r.head.Stamp
@@ -99,10 +109,10 @@ func (s *engine) readRecords(ctx context.Context, id runstore.RunID, q runstore.
 		}
 		all, err := r.merged(colds, upTo)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(all) > 0 || len(r.cells[familyRecords]) < limit && !colds.cut {
-			return s.pageOf(ctx, id, all, q.Limit)
+			return r, all, nil
 		}
 		limit *= 2
 	}

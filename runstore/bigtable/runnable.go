@@ -75,7 +75,7 @@ func (e *edit) placeRunnable() {
 		h.requires(formatRunnableEntries)
 	}
 	ends := rules.GrantState(was.State) == rules.Current && (e.granted || rules.GrantState(h.State) != rules.Current)
-	if at == from && (at == 0 || !ends) { // if a grant ends, a scan may have moved the entry to the expiry
+	if at == from && (at == 0 || !ends && h.Created == was.Created) { // if a grant ends, a scan may have moved the entry to the expiry
 		return
 	}
 	if from != 0 {

@@ -23,10 +23,11 @@ import (
 )
 
 // Store is an open handle on a store in Bigtable. It implements runstore.RunStore and the
-// capabilities EpochManager, RunNotifier, Describer and GarbageCollector.
+// capabilities EpochManager, Mover, RunNotifier, Describer and GarbageCollector.
 type Store struct {
 	*adapter.Store
 	adapter.EpochManager
+	adapter.Mover
 	adapter.RunNotifier
 	engine *engine
 }
@@ -34,6 +35,7 @@ type Store struct {
 var _ interface {
 	runstore.RunStore
 	runstore.EpochManager
+	runstore.Mover
 	runstore.RunNotifier
 	runstore.Describer
 	runstore.GarbageCollector
@@ -140,6 +142,7 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 		Before:  s.ensureClock, Classify: ofRun,
 	})}
 	handle.EpochManager = adapter.NewEpochManager(handle.Store, s)
+	handle.Mover = adapter.NewMover(handle.Store, s)
 	handle.RunNotifier = adapter.NewRunNotifier(handle.Store, nil)
 	if err := s.begin(ctx); err != nil {
 		_ = handle.Close()

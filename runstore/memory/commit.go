@@ -107,20 +107,35 @@ func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time
 	if len(w.Events) > 0 {
 		done.FirstSeq = r.LastSeq + 1
 	}
-	for _, e := range w.Events {
+	history := w.History()
+	for i, e := range w.Events {
 		r.LastSeq++
 		s.last++
 		event := runstore.Event{
 			Seq: r.LastSeq, Kind: e.Kind, Data: bytes.Clone(e.Data), Time: now,
 			Token: f.Token(), Owner: f.Owner(), Position: s.last,
 		}
+		if history != nil {
+			was := history.Events[i]
+			event.Time, event.Token, event.Owner = was.Time, was.Token, was.Owner
+		}
 		r.events = append(r.events, event)
 		s.feed = append(s.feed, runstore.FeedEvent{Run: r.ID, Event: event})
 	}
 	done.LastSeq = r.LastSeq
-	for _, change := range w.Records {
+	for i, change := range w.Records {
+		if history != nil {
+			done.Versions = append(done.Versions, s.restore(r, change, history.Records[i]))
+			continue
+		}
 		stamp := runstore.Stamp{Seq: rules.ExplainingSeq(w, change, done.FirstSeq, r.LastSeq), Time: now, Token: f.Token()}
 		done.Versions = append(done.Versions, s.change(r, change, stamp))
+	}
+	if history != nil {
+		r.floor = max(r.floor, history.Floor)
+		if !history.CreatedAt.IsZero() {
+			r.CreatedAt = history.CreatedAt
+		}
 	}
 	if !f.IsZero() && rules.IsProgress(w) {
 		r.Holder.ProgressedAt = now
@@ -167,6 +182,20 @@ func (s *Store) change(r *run, w runstore.RecordWrite, stamp runstore.Stamp) run
 		s.insertEntry(r.ID, rec, p, stamp.Time)
 	}
 	return rec.Version
+}
+
+// restore puts one record as another store had it.
+func (s *Store) restore(r *run, w runstore.RecordWrite, was runstore.Record) runstore.Version {
+	if old := r.records[w.Key]; old != nil {
+		s.removeEntries(r.ID, old)
+	}
+	rec := &record{Record: was}
+	rec.Value = bytes.Clone(w.Value)
+	r.records[w.Key] = rec
+	for _, p := range w.Index {
+		s.insertEntry(r.ID, rec, p, was.Updated.Time)
+	}
+	return was.Version
 }
 
 // purge removes everything but the token and the floor that keeps versions growing.

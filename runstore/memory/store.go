@@ -123,13 +123,14 @@ func (s *Store) find(id runstore.RunID) (*run, error) {
 }
 
 // Handle is one open handle on a [Store]. It implements runstore.RunStore and the capabilities
-// MultiCommitter, Notifier, RunNotifier, EpochManager, StrictCommitter and Describer.
+// MultiCommitter, Notifier, RunNotifier, EpochManager, Mover, StrictCommitter and Describer.
 type Handle struct {
 	*adapter.Store
 	adapter.MultiCommitter
 	adapter.EpochManager
 	adapter.Notifier
 	adapter.RunNotifier
+	adapter.Mover
 }
 
 var _ interface {
@@ -138,6 +139,7 @@ var _ interface {
 	runstore.Notifier
 	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.Mover
 	runstore.StrictCommitter
 	runstore.Describer
 } = (*Handle)(nil)
@@ -150,6 +152,7 @@ func (s *Store) Open() *Handle {
 	h.EpochManager = adapter.NewEpochManager(h.Store, c)
 	h.Notifier = adapter.NewNotifier(h.Store, c)
 	h.RunNotifier = adapter.NewRunNotifier(h.Store, nil)
+	h.Mover = adapter.NewMover(h.Store, c)
 	return h
 }
 

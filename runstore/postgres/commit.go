@@ -9,6 +9,9 @@ import (
 
 // Commit implements adapter.Core.
 func (e *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
+	if batch.History() != nil {
+		return e.commitHistory(ctx, batch)
+	}
 	a, err := e.perform(ctx, commitRequest(batch))
 	if err != nil {
 		return done, err

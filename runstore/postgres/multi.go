@@ -114,6 +114,11 @@ func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, reques
 	for i, r := range requests {
 		batch.Queue(e.sql(sqlWriteDemand), r.write.args(r.nonce, int64(i)<<10)...)
 	}
+	for _, b := range batches {
+		if h := b.History(); h != nil {
+			batch.Queue(e.sql(sqlHistory), historyArgs(b.Run(), h)...)
+		}
+	}
 	err = acknowledged(conn.Conn(), func() error {
 		results := conn.SendBatch(ctx, &batch)
 		done, err = readAll(results, batches, requests)
@@ -149,6 +154,13 @@ func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*req
 			return nil, err
 		}
 		done[i] = a.committed()
+	}
+	for _, b := range batches {
+		if b.History() != nil {
+			if _, err := results.Exec(); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return done, nil
 }

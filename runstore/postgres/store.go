@@ -20,11 +20,12 @@ import (
 const defaultSchema = "tapestore"
 
 // Store is an open handle on a store in PostgreSQL. It implements runstore.RunStore and the
-// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, StrictCommitter and Describer.
+// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, Mover, StrictCommitter and Describer.
 type Store struct {
 	*adapter.Store
 	adapter.MultiCommitter
 	adapter.EpochManager
+	adapter.Mover
 	adapter.Notifier
 	adapter.RunNotifier
 	engine *engine
@@ -36,6 +37,7 @@ var _ interface {
 	runstore.Notifier
 	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.Mover
 	runstore.StrictCommitter
 	runstore.Describer
 } = (*Store)(nil)
@@ -74,6 +76,7 @@ func newStore(e *engine) *Store {
 	s := &Store{Store: adapter.New(e, adapter.Options{Waiters: e.notifier.waiters}), engine: e}
 	s.MultiCommitter = adapter.NewMultiCommitter(s.Store, e)
 	s.EpochManager = adapter.NewEpochManager(s.Store, e)
+	s.Mover = adapter.NewMover(s.Store, e)
 	s.Notifier = adapter.NewNotifier(s.Store, e)
 	s.RunNotifier = adapter.NewRunNotifier(s.Store, e)
 	return s

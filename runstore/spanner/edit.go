@@ -55,19 +55,34 @@ func (e *edit) boundByStrictLease(f runstore.Fence, h rules.Head) {
 // journal and changes its records.
 func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner) {
 	first := e.head.LastSeq + 1
+	history := w.History()
 	for i, event := range w.Events {
-		e.events = append(e.events, runstore.Event{
+		next := runstore.Event{
 			Seq: runstore.Seq(first) + runstore.Seq(i), Kind: event.Kind, Data: stored(event.Data), Time: e.now, Token: token, Owner: owner,
-		})
+		}
+		if history != nil {
+			was := history.Events[i]
+			next.Time, next.Token, next.Owner = was.Time, was.Token, was.Owner
+		}
+		e.events = append(e.events, next)
 	}
 	e.head.LastSeq += int64(len(w.Events))
 	if len(w.Events) > 0 {
 		e.done.FirstSeq = runstore.Seq(first)
 	}
 	e.done.LastSeq = runstore.Seq(e.head.LastSeq)
-	for _, r := range w.Records {
+	for i, r := range w.Records {
+		if history != nil {
+			e.done.Versions = append(e.done.Versions, e.restore(r, history.Records[i]))
+			continue
+		}
 		seq := rules.ExplainingSeq(w, r, runstore.Seq(first), runstore.Seq(e.head.LastSeq))
 		e.done.Versions = append(e.done.Versions, e.change(r, runstore.Stamp{Seq: seq, Time: e.now, Token: token}))
+	}
+	if history != nil {
+		if e.head.VersionFloor = max(e.head.VersionFloor, int64(history.Floor)); !history.CreatedAt.IsZero() {
+			e.head.Created = nullTime(history.CreatedAt)
+		}
 	}
 	if token != 0 && rules.IsProgress(w) {
 		e.head.Progressed = nullTime(e.now)
@@ -99,12 +114,7 @@ const maxInlineEntries = 4
 // change puts or deletes one record together with its index entries (rows of Queue). It returns the
 // record's new version, 0 after a deletion.
 func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Version {
-	k, old := e.g.key, e.g.records[w.Key]
-	if old != nil {
-		for i, name := range old.PlaceNames {
-			e.remove("Queue", spanner.Key{name, k.shard, old.PlaceTimes[i], old.UpdatedTime.Time, k.hash, k.run, old.Key})
-		}
-	}
+	k, old := e.g.key, e.removeEntries(w.Key)
 	if w.Delete {
 		if old != nil {
 			e.head.VersionFloor = max(e.head.VersionFloor, old.Version.Int64)
@@ -112,33 +122,51 @@ func (e *edit) change(w runstore.RecordWrite, stamp runstore.Stamp) runstore.Ver
 		}
 		return 0
 	}
-	seq, token := spanner.NullInt64{Int64: int64(stamp.Seq), Valid: true}, spanner.NullInt64{Int64: int64(stamp.Token), Valid: true}
-	r := &record{
-		Key: stored(w.Key), Version: spanner.NullInt64{Int64: e.head.VersionFloor + 1, Valid: true},
-		CreatedSeq: seq, CreatedTime: nullTime(stamp.Time), CreatedToken: token,
-		UpdatedSeq: seq, UpdatedTime: nullTime(stamp.Time), UpdatedToken: token, Value: stored(w.Value),
-	}
+	r := recordOf(runstore.Record{Key: w.Key, Version: runstore.Version(e.head.VersionFloor + 1), Value: w.Value, Created: stamp, Updated: stamp})
 	if old != nil {
 		r.Version.Int64 = old.Version.Int64 + 1
 		r.CreatedSeq, r.CreatedTime, r.CreatedToken = old.CreatedSeq, old.CreatedTime, old.CreatedToken
 	}
+	return e.putRecord(r, w.Index)
+}
+
+// restore puts one record as another store had it, together with its index entries.
+func (e *edit) restore(w runstore.RecordWrite, was runstore.Record) runstore.Version {
+	e.removeEntries(w.Key)
+	return e.putRecord(recordOf(was), w.Index)
+}
+
+// removeEntries removes the index entries of a record, and returns the record; nil if it is absent.
+func (e *edit) removeEntries(key runstore.RecordKey) *record {
+	k, old := e.g.key, e.g.records[key]
+	if old != nil {
+		for i, name := range old.PlaceNames {
+			e.remove("Queue", spanner.Key{name, k.shard, old.PlaceTimes[i], old.UpdatedTime.Time, k.hash, k.run, old.Key})
+		}
+	}
+	return old
+}
+
+// putRecord puts the row of a record and those of its index entries.
+func (e *edit) putRecord(r *record, index []runstore.Place) runstore.Version {
+	k := e.g.key
 	e.head.VersionTop = max(e.head.VersionTop, r.Version.Int64)
 	inline := r.Value
-	if len(w.Index) > maxInlineEntries {
+	if len(index) > maxInlineEntries {
 		inline = []byte{}
 	}
-	for _, p := range w.Index {
+	for _, p := range index {
 		due := p.At.Resolve(e.now)
 		r.PlaceNames, r.PlaceTimes = append(r.PlaceNames, stored(p.Index)), append(r.PlaceTimes, due)
 		e.put("Queue", []column{
-			{"Name", stored(p.Index)}, {"Shard", k.shard}, {"Due", due}, {"UpdatedTime", e.now}, {"RunHash", k.hash}, {"Run", k.run}, {"Key", r.Key},
+			{"Name", stored(p.Index)}, {"Shard", k.shard}, {"Due", due}, {"UpdatedTime", r.UpdatedTime.Time}, {"RunHash", k.hash}, {"Run", k.run}, {"Key", r.Key},
 			{"Version", r.Version}, {"CreatedSeq", r.CreatedSeq}, {"CreatedTime", r.CreatedTime}, {"CreatedToken", r.CreatedToken},
-			{"UpdatedSeq", seq}, {"UpdatedToken", token}, {"Value", inline},
+			{"UpdatedSeq", r.UpdatedSeq}, {"UpdatedToken", r.UpdatedToken}, {"Value", inline},
 		})
 	}
 	e.put("Records", []column{
 		{"RunHash", k.hash}, {"Run", k.run}, {"Key", r.Key}, {"Version", r.Version}, {"CreatedSeq", r.CreatedSeq}, {"CreatedTime", r.CreatedTime},
-		{"CreatedToken", r.CreatedToken}, {"UpdatedSeq", seq}, {"UpdatedTime", e.now}, {"UpdatedToken", token}, {"PlaceNames", r.PlaceNames}, {"PlaceTimes", r.PlaceTimes}, {"Value", r.Value},
+		{"CreatedToken", r.CreatedToken}, {"UpdatedSeq", r.UpdatedSeq}, {"UpdatedTime", r.UpdatedTime.Time}, {"UpdatedToken", r.UpdatedToken}, {"PlaceNames", r.PlaceNames}, {"PlaceTimes", r.PlaceTimes}, {"Value", r.Value},
 	})
 	e.records = append(e.records, r)
 	return runstore.Version(r.Version.Int64)

@@ -138,6 +138,16 @@ type record struct {
 	Value        []byte
 }
 
+// recordOf returns the row of a record without index entries.
+func recordOf(r runstore.Record) *record {
+	number := func(n int64) spanner.NullInt64 { return spanner.NullInt64{Int64: n, Valid: true} }
+	return &record{
+		Key: stored(r.Key), Version: number(int64(r.Version)), Value: stored(r.Value),
+		CreatedSeq: number(int64(r.Created.Seq)), CreatedTime: nullTime(r.Created.Time), CreatedToken: number(int64(r.Created.Token)),
+		UpdatedSeq: number(int64(r.Updated.Seq)), UpdatedTime: nullTime(r.Updated.Time), UpdatedToken: number(int64(r.Updated.Token)),
+	}
+}
+
 func (r *record) public() runstore.Record {
 	return runstore.Record{
 		Key: runstore.RecordKey(r.Key), Version: runstore.Version(r.Version.Int64), Value: r.Value,

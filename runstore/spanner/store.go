@@ -24,12 +24,13 @@ import (
 )
 
 // Store is an open handle on a store in Spanner. It implements runstore.RunStore and the
-// capabilities MultiCommitter, EpochManager, RunNotifier, StaleReader and Describer. RunWakeups
+// capabilities MultiCommitter, EpochManager, Mover, RunNotifier, StaleReader and Describer. RunWakeups
 // reports only writes of this process.
 type Store struct {
 	*adapter.Store
 	adapter.MultiCommitter
 	adapter.EpochManager
+	adapter.Mover
 	adapter.RunNotifier
 	engine *engine
 }
@@ -38,6 +39,7 @@ var _ interface {
 	runstore.RunStore
 	runstore.MultiCommitter
 	runstore.EpochManager
+	runstore.Mover
 	runstore.RunNotifier
 	runstore.StaleReader
 	runstore.Describer
@@ -87,6 +89,7 @@ func newStore(ctx context.Context, client *spanner.Client, opts *Options) (*Stor
 	s := &Store{Store: adapter.New(e, adapter.Options{Waiters: waiters}), engine: e}
 	s.MultiCommitter = adapter.NewMultiCommitter(s.Store, e)
 	s.EpochManager = adapter.NewEpochManager(s.Store, e)
+	s.Mover = adapter.NewMover(s.Store, e)
 	s.RunNotifier = adapter.NewRunNotifier(s.Store, nil)
 	return s, nil
 }

@@ -41,7 +41,7 @@ func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
 func checkedByExtend(b runstore.Batch) bool {
 	g := b.Guards()
 	return len(g.Versions) == 0 && len(g.Statuses) == 0 && g.NextSeq == 0 && g.Token == nil &&
-		b.Status == nil && b.Runnable.IsZero() && !b.Release && !b.Purge
+		b.Status == nil && b.Runnable.IsZero() && !b.Release && !b.Purge && b.History() == nil
 }
 
 // checkAndApply checks the guards of a batch and applies it.
@@ -153,7 +153,15 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 	} else {
 		tx.changed = true
 	}
-	for _, change := range w.Records {
+	history := w.History()
+	for i, change := range w.Records {
+		if history != nil {
+			if err := tx.restore(no, change, history.Records[i]); err != nil {
+				return done, err
+			}
+			done.Versions = append(done.Versions, history.Records[i].Version)
+			continue
+		}
 		stamp := runstore.Stamp{Seq: rules.ExplainingSeq(w, change, done.FirstSeq, last), Time: tx.now, Token: f.Token()}
 		version, err := tx.change(no, r, change, stamp)
 		if err != nil {
@@ -161,10 +169,16 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 		}
 		done.Versions = append(done.Versions, version)
 	}
-	if w.Status == nil && w.Runnable.IsZero() && !w.Release && !w.Purge {
+	if w.Status == nil && w.Runnable.IsZero() && !w.Release && !w.Purge && history == nil {
 		return done, nil
 	}
 	r.LastSeq = last
+	if history != nil {
+		if r.floor = max(r.floor, history.Floor); !history.CreatedAt.IsZero() {
+			r.CreatedAt = history.CreatedAt
+		}
+		tx.changed = true
+	}
 	if w.Status != nil {
 		r.Status = *w.Status
 	}
@@ -216,9 +230,13 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 		return 0, 0, err
 	}
 	for i, e := range events {
-		seq := at.last - runstore.Seq(len(events)-1-i)
+		seq, written, token, owner := at.last-runstore.Seq(len(events)-1-i), tx.at, token, owner
+		if h := w.History(); h != nil {
+			was := h.Events[i]
+			written, token, owner = was.Time.UnixMicro(), int64(was.Token), blob(was.Owner)
+		}
 		if _, err := tx.c.exec(tx.ctx, sqlAppendEvent, int64(first)+int64(i), at.no, int64(seq), e.Kind, data(e.Data),
-			tx.at, token, owner); err != nil {
+			written, token, owner); err != nil {
 			return 0, 0, err
 		}
 	}

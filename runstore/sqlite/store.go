@@ -15,11 +15,12 @@ import (
 )
 
 // Store is an open handle on a SQLite database. It implements runstore.RunStore and the
-// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, StrictCommitter and Describer.
+// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, Mover, StrictCommitter and Describer.
 type Store struct {
 	*adapter.Store
 	adapter.MultiCommitter
 	adapter.EpochManager
+	adapter.Mover
 	adapter.Notifier
 	adapter.RunNotifier
 	engine *engine
@@ -70,6 +71,7 @@ var _ interface {
 	runstore.Notifier
 	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.Mover
 	runstore.StrictCommitter
 	runstore.Describer
 } = (*Store)(nil)
@@ -122,6 +124,7 @@ func newStore(e *engine) *Store {
 	s.EpochManager = adapter.NewEpochManager(s.Store, e)
 	s.Notifier = adapter.NewNotifier(s.Store, e)
 	s.RunNotifier = adapter.NewRunNotifier(s.Store, e)
+	s.Mover = adapter.NewMover(s.Store, e)
 	return s
 }
 

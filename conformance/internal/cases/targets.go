@@ -71,6 +71,23 @@ var senders = map[string]struct {
 		_, err := s.Commit(ctx, b)
 		return err
 	}},
+	"Import": {[]string{"Purge"}, func(ctx context.Context, s runstore.RunStore, stale runstore.Lease, w runstore.Writes) error {
+		mover, ok := runstore.As[runstore.Mover](s)
+		if !ok {
+			return errNotApplicable
+		}
+		part := runstore.Import{Fence: stale.Fence(), Status: w.Status, Runnable: w.Runnable, Release: w.Release}
+		at := time.Unix(1_700_000_000, 0)
+		for i, e := range w.Events {
+			part.Events = append(part.Events, runstore.Event{Seq: runstore.Seq(i) + 2, Kind: e.Kind, Data: e.Data, Time: at})
+		}
+		for _, r := range w.Records {
+			was := runstore.Record{Key: r.Key, Value: r.Value, Version: 9, Created: runstore.Stamp{Time: at}, Updated: runstore.Stamp{Time: at}}
+			part.Records = append(part.Records, runstore.PlacedRecord{Record: was})
+		}
+		_, err := mover.Import(ctx, part)
+		return err
+	}},
 	"CommitMulti": {nil, func(ctx context.Context, s runstore.RunStore, stale runstore.Lease, w runstore.Writes) error {
 		multi, ok := runstore.As[runstore.MultiCommitter](s)
 		if !ok {
@@ -99,7 +116,7 @@ var fillers = map[string]func(w *runstore.Writes){
 var interfaces = []reflect.Type{
 	reflect.TypeFor[runstore.RunStore](), reflect.TypeFor[runstore.MultiCommitter](), reflect.TypeFor[runstore.Notifier](),
 	reflect.TypeFor[runstore.RunNotifier](), reflect.TypeFor[runstore.GarbageCollector](), reflect.TypeFor[runstore.EpochManager](),
-	reflect.TypeFor[runstore.StaleReader](), reflect.TypeFor[runstore.StrictCommitter](), reflect.TypeFor[runstore.Describer](),
+	reflect.TypeFor[runstore.Mover](), reflect.TypeFor[runstore.StaleReader](), reflect.TypeFor[runstore.StrictCommitter](), reflect.TypeFor[runstore.Describer](),
 }
 
 // Targets returns the mutation targets, as the types of the contract define them: each method with a
@@ -123,6 +140,9 @@ func Targets() ([]Target, error) {
 		}
 		all = append(all, Target{Method: method, send: sender.send, fill: func(*runstore.Writes) {}})
 		for i := range writes.NumField() {
+			if !writes.Field(i).IsExported() { // set by an Import
+				continue
+			}
 			field := writes.Field(i).Name
 			fill, known := fillers[field]
 			if !known {

@@ -1,0 +1,322 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// The bounds of one part of an import: 512 events or 64 records, up to 2 MiB. The largest batch of an
+// engine is larger; on Spanner a record with eight entries takes 110 of 80,000 mutations.
+const (
+	partEvents  = 512
+	partRecords = 64
+	partBytes   = 2 << 20
+)
+
+const (
+	// importTTL is the TTL of the importer's lease. 30 s: how long the repeat of an import that was
+	// killed waits for the run that it was at. An importer that is slower keeps its lease until
+	// another one takes it.
+	importTTL = 30 * time.Second
+	// partsPerRenewal is after how many parts the lease is renewed. 8: they take seconds on a slow
+	// store.
+	partsPerRenewal = 8
+	// importTries is how often one write is tried. Engines retry by themselves first.
+	importTries = 4
+)
+
+// runImport imports one run, under the run's lease, or compares it with a run that the target has. Which of
+// the two is decided when the first part is full, or at the end.
+type runImport struct {
+	*importer
+	h       head
+	fence   runstore.Fence // of a run that is imported
+	redone  bool
+	present *comparison // of a run that the target has
+	done    Counts
+
+	records []runstore.PlacedRecord // of the next part
+	events  []runstore.Event
+	size    int
+	parts   int
+	summary *runstore.PlacedRecord
+}
+
+// begun reports whether a part was written or compared.
+func (w *runImport) begun() bool { return w.present != nil || !w.fence.IsZero() }
+
+// wrap adds the run to an error.
+func (w *runImport) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("import run %.64q: %w", string(w.h.ID), err)
+}
+
+// create creates the run with a lease of the importer. It reports true if the target has the run
+// already, imported completely or never imported. A run whose import has not finished is purged first.
+func (w *runImport) create(ctx context.Context) (exists bool, err error) {
+	for {
+		created, err := w.insert(ctx)
+		if err != nil {
+			return false, err
+		}
+		if created.New {
+			w.fence = created.Lease.Fence()
+			return false, nil
+		}
+		if created.Run.Status != StatusImporting {
+			return true, nil
+		}
+		again, err := w.takeOver(ctx)
+		if err != nil {
+			return false, err
+		}
+		w.redone = w.redone || again
+	}
+}
+
+// insert creates the run unless it exists.
+func (w *runImport) insert(ctx context.Context) (created runstore.Created, err error) {
+	spec := runstore.RunSpec{
+		ID: w.h.ID, Status: StatusImporting, Unlisted: w.h.Unlisted,
+		Lease: &runstore.LeaseSpec{Owner: w.opts.Owner, Reactor: "import", TTL: importTTL, Grant: runstore.NewGrantID()},
+	}
+	err = w.try(ctx, func() (err error) {
+		created, err = w.store.CreateRun(ctx, spec)
+		return err
+	})
+	return created, err
+}
+
+// takeOver takes the lease of a run whose import has not finished, once the lease of that import has
+// expired, and purges the run. It reports false if the run is in another state by now.
+func (w *runImport) takeOver(ctx context.Context) (purged bool, err error) {
+	req := runstore.AcquireRequest{
+		Run:       w.h.ID,
+		LeaseSpec: runstore.LeaseSpec{Owner: w.opts.Owner, Reactor: "import", TTL: importTTL, Grant: runstore.NewGrantID()},
+		Guards:    []runstore.Guard{runstore.InStatus(StatusImporting)},
+	}
+	var granted runstore.Granted
+	acquire := func() error {
+		return w.try(ctx, func() (err error) {
+			granted, err = w.store.AcquireLease(ctx, req)
+			return err
+		})
+	}
+	err = acquire()
+	var held *runstore.LeaseHeldError
+	if errors.As(err, &held) {
+		// The lease of an import that was killed ends; that of one that is under way does not.
+		if err := sleep(ctx, held.Remaining+10*time.Millisecond); err != nil {
+			return false, err
+		}
+		err = acquire()
+	}
+	switch {
+	case errors.Is(err, runstore.ErrConflict), errors.Is(err, runstore.ErrNotFound):
+		return false, nil
+	case errors.Is(err, runstore.ErrLeaseHeld):
+		return false, fmt.Errorf("another import is at this run: %w", err)
+	case err != nil:
+		return false, err
+	}
+	w.fence = granted.Fence()
+	return true, w.purge(ctx)
+}
+
+// purge removes what was imported.
+func (w *runImport) purge(ctx context.Context) error {
+	b := runstore.NewBatch(w.h.ID, w.fence, runstore.InStatus(StatusImporting))
+	b.Purge = true
+	err := w.try(ctx, func() error {
+		_, err := w.store.Commit(ctx, b)
+		return err
+	})
+	if errors.Is(err, runstore.ErrNotFound) { // purged, and the reply was lost
+		return nil
+	}
+	return err
+}
+
+func (w *runImport) addRecord(ctx context.Context, r runstore.PlacedRecord) error {
+	w.done.Records++
+	if w.present != nil {
+		return w.present.record(ctx, r)
+	}
+	if err := w.makeRoom(ctx, len(r.Key)+len(r.Value), len(w.records) == partRecords); err != nil {
+		return err
+	}
+	if w.present != nil { // makeRoom has found it
+		return w.present.record(ctx, r)
+	}
+	w.records = append(w.records, r)
+	return nil
+}
+
+func (w *runImport) addEvent(ctx context.Context, e runstore.Event) error {
+	w.done.Events++
+	if w.present != nil {
+		return w.present.event(ctx, e)
+	}
+	if err := w.makeRoom(ctx, len(e.Kind)+len(e.Data), len(w.events) == partEvents); err != nil {
+		return err
+	}
+	if w.present != nil {
+		return w.present.event(ctx, e)
+	}
+	w.events = append(w.events, e)
+	return nil
+}
+
+// makeRoom flushes the part if it is full, or too large for one more item of a size.
+func (w *runImport) makeRoom(ctx context.Context, size int, full bool) error {
+	if full || w.size > 0 && w.size+size > partBytes {
+		if err := w.flush(ctx); err != nil {
+			return err
+		}
+	}
+	w.size += size
+	return nil
+}
+
+// flush imports the part that was collected, or compares it.
+func (w *runImport) flush(ctx context.Context) error {
+	if err := w.begin(ctx); err != nil || w.present != nil {
+		return err
+	}
+	part := w.take()
+	if w.parts++; w.parts%partsPerRenewal == 0 {
+		if err := w.try(ctx, func() error {
+			_, err := w.store.RenewLease(ctx, runstore.RenewRequest{Fence: w.fence, TTL: importTTL})
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return w.write(ctx, part)
+}
+
+// begin creates the run. If the target has the run already, it compares what was collected.
+func (w *runImport) begin(ctx context.Context) error {
+	if w.begun() {
+		return nil
+	}
+	exists, err := w.create(ctx)
+	if err != nil || !exists {
+		return err
+	}
+	c := newComparison(source{w.store, w.mover}, w.conflict)
+	w.present = c
+	if err := c.head(ctx, w.h); err != nil {
+		return err
+	}
+	for _, r := range w.records {
+		if err := c.record(ctx, r); err != nil {
+			return err
+		}
+	}
+	for _, e := range w.events {
+		if err := c.event(ctx, e); err != nil {
+			return err
+		}
+	}
+	w.records, w.events = nil, nil
+	return nil
+}
+
+// take returns the part that was collected, without the summary: that makes the run what it is to the
+// layer above, so it comes last.
+func (w *runImport) take() (part runstore.Import) {
+	part.Events = w.events
+	for _, r := range w.records {
+		if r.Key == runstore.SummaryKey {
+			w.summary = &r
+		} else {
+			part.Records = append(part.Records, r)
+		}
+	}
+	w.records, w.events, w.size = nil, nil, 0
+	return part
+}
+
+// finish imports the rest and, in the same step, makes the run what it was in the source.
+func (w *runImport) finish(ctx context.Context) error {
+	if err := w.begin(ctx); err != nil {
+		return err
+	}
+	if w.present != nil {
+		if err := w.present.end(ctx); err != nil {
+			return err
+		}
+		w.finished(w)
+		return nil
+	}
+	w.done.Runs = 1
+	last := w.take()
+	status := w.h.Status
+	last.CreatedAt, last.Floor, last.Status, last.Release = w.h.CreatedAt, w.h.Floor, &status, true
+	if !w.h.RunnableAt.IsZero() {
+		last.Runnable = runstore.At(w.h.RunnableAt)
+	}
+	if w.summary != nil {
+		last.Records = append(last.Records, *w.summary)
+	}
+	if err := w.write(ctx, last); err != nil {
+		return err
+	}
+	w.finished(w)
+	return nil
+}
+
+// write imports a part. After an unknown outcome it finds out whether the part was applied.
+func (w *runImport) write(ctx context.Context, part runstore.Import) error {
+	part.Fence = w.fence
+	lost := false
+	return w.try(ctx, func() error {
+		if lost {
+			run, err := w.store.GetRun(ctx, w.h.ID)
+			if err != nil {
+				return err
+			}
+			if n := len(part.Events); part.Release && run.Status != StatusImporting || n > 0 && run.Token == w.fence.Token() && run.LastSeq >= part.Events[n-1].Seq {
+				return nil
+			}
+		}
+		_, err := w.mover.Import(ctx, part)
+		lost = lost || errors.Is(err, runstore.ErrUnknownOutcome)
+		return err
+	})
+}
+
+// try repeats a write that is safe to repeat, as long as the store is unavailable.
+func (w *runImport) try(ctx context.Context, f func() error) (err error) {
+	for n := range importTries {
+		if n > 0 {
+			if err := sleep(ctx, 100*time.Millisecond<<n); err != nil {
+				return err
+			}
+		}
+		err = f()
+		if !errors.Is(err, runstore.ErrUnavailable) && !errors.Is(err, runstore.ErrUnknownOutcome) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// sleep waits for d, or until the context ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,174 @@
+package cases
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tapestore/tapestore/archive"
+	"github.com/tapestore/tapestore/conformance/harness"
+	"github.com/tapestore/tapestore/conformance/internal/kit"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// Moves returns the cases of runs that are moved to another store.
+func Moves() []harness.Case {
+	return []harness.Case{
+		{Guarantee: "I4", Name: "a-moved-run-is-as-it-was", Needs: []harness.Need{harness.NeedMove}, Run: moves, Doc: `
+			Runs with events of several terms, with records in queues, records that were deleted, a status and a
+			runnable time, and an unlisted run without an event, are exported, imported into the reference store,
+			purged, and imported back. Everything but positions is as it was, the indexes are, and new records begin
+			above every version of before. Grants of before are over, and new tokens are higher (I2). A store that
+			gives imported events the time or the token of the import rewrites history; one that loses an index entry
+			loses work.`},
+		{Guarantee: "I4", Name: "a-part-of-a-history-is-imported-once", Needs: []harness.Need{harness.NeedMove}, Run: importsOnce, Doc: `
+			A part of a history with events is sent twice, and one that leaves a gap is sent: both are ErrConflict and
+			change nothing. A store that appends them whatever their seq makes a journal that contradicts the records
+			that name its seqs.`},
+	}
+}
+
+// seedMoves makes the runs that are moved, and returns the fence of a grant that is live.
+func seedMoves(t harness.T, e *harness.Env) runstore.Lease {
+	t.Helper()
+	const odd = "\xff\x00 odd"
+	kit.SeedFixture(t, e, "run")
+	lease := kit.MustAcquire(t, e.Store, kit.Preempting("run", "second", "test"))
+	b := runstore.NewBatch("run", lease.Fence())
+	at := time.Unix(1_900_000_000, 123_000)
+	b.Append("kind"+odd, []byte(odd))
+	b.Append("kind", nil)
+	b.Put(odd, []byte(odd), runstore.Place{Index: "queue-b", At: runstore.At(at)}, runstore.Place{Index: odd, At: runstore.At(at.Add(time.Hour))})
+	b.Put("a", []byte("new"))
+	b.Delete("gone")
+	status := runstore.Status(7)
+	b.Status, b.Runnable = &status, runstore.At(at)
+	kit.MustCommit(t, e.Store, b)
+	spec := runstore.RunSpec{ID: "unlisted" + odd, Unlisted: true}
+	spec.Writes.Put("value", []byte("v"))
+	if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	return lease
+}
+
+func moves(t harness.T, e *harness.Env) {
+	lease := seedMoves(t, e)
+	before := scanMoved(t, e.Store)
+	original := memory.New(nil).Open()
+	defer func() { _ = original.Close() }() // it holds nothing
+	move(t, e.Store, original)
+	verify(t, e.Store, original, 2)
+	kit.Equal(t, "entries in the reference store", scanMoved(t, original), before)
+
+	ids, err := kit.Capability[runstore.Mover](e.Store).ScanRuns(t.Context(), "", 1)
+	for n := 0; err == nil && len(ids) > 0 && n < 10; n++ {
+		b := runstore.NewBatch(ids[0], runstore.Unguarded("test"))
+		b.Purge = true
+		kit.MustCommit(t, e.Store, b)
+		ids, err = kit.Capability[runstore.Mover](e.Store).ScanRuns(t.Context(), ids[0], 1)
+	}
+	if err != nil {
+		t.Fatalf("scan runs: %v", err)
+	}
+	for range 2 { // the reference store is in epoch 1; the case counts the epochs that it raises itself
+		e.RaiseEpoch(t, e.Store, "import")
+	}
+	// A run that the store under test has never had, with a version that only the floor shows.
+	spec := runstore.RunSpec{ID: "new", Unlisted: true}
+	spec.Writes.Put("gone", nil)
+	if _, err := original.CreateRun(t.Context(), spec); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	kit.Remove(t, original, "new", "gone", 1)
+	move(t, original, e.Store)
+	verify(t, original, e.Store, 3)
+	kit.Equal(t, "entries after the move back", scanMoved(t, e.Store), before)
+	run := e.Get(t, "run")
+	b := runstore.NewBatch("run", lease.Fence())
+	b.Append("late", nil)
+	_, err = e.Store.Commit(t.Context(), b)
+	kit.CheckFenced(t, "the fence of before", err, lease, run)
+	if next := e.Acquire(t, e.Store, "run", "driver"); next.Token <= lease.Token || next.Token <= run.Token {
+		t.Errorf("token %v after the move follows token %v, and %v before the move", next.Token, run.Token, lease.Token)
+	}
+	if v := kit.Put(t, e.Store, "new", "gone", 0, "again"); v < 2 {
+		t.Errorf("a record that was deleted before the move begins at version %d again", v)
+	}
+}
+
+// scanMoved returns the entries of the indexes in which the moved runs are.
+func scanMoved(t harness.T, s runstore.RunStore) (all []string) {
+	t.Helper()
+	for _, index := range append(slices.Clone(kit.AllIndexes), "\xff\x00 odd") {
+		page, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: index, Until: runstore.EndOfTime, Limit: runstore.MaxPage})
+		if err != nil {
+			t.Fatalf("scan %q: %v", index, err)
+		}
+		for _, entry := range page {
+			all = append(all, fmt.Sprintf("%q: %q %q version %d at %v", index, entry.Run, entry.Record.Key, entry.Record.Version, entry.At))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// move exports a store and imports it into another.
+func move(t harness.T, from, to runstore.RunStore) {
+	t.Helper()
+	var moved bytes.Buffer
+	if _, err := archive.Export(t.Context(), from, &moved, nil); err != nil {
+		t.Fatalf("export: %v", err)
+	}
+	if _, err := archive.Import(t.Context(), archive.Stream("archive", &moved), to, &archive.ImportOptions{RaiseEpoch: true}); err != nil {
+		t.Fatalf("import: %v", err)
+	}
+}
+
+// verify compares two stores of that many runs.
+func verify(t harness.T, original, copied runstore.RunStore, runs int64) {
+	t.Helper()
+	report, err := archive.Verify(t.Context(), original, copied, &archive.VerifyOptions{
+		Found: func(d archive.Difference) { t.Errorf("%v", d) },
+	})
+	if err != nil || report.Compared.Runs != runs {
+		t.Fatalf("verify: %+v, %v", report, err)
+	}
+}
+
+func importsOnce(t harness.T, e *harness.Env) {
+	mover := kit.Capability[runstore.Mover](e.Store)
+	e.RaiseEpoch(t, e.Store, "import")
+	e.Create(t, "run")
+	lease := e.Acquire(t, e.Store, "run", "importer")
+	at := time.Unix(1_700_000_000, 0)
+	part := func(first runstore.Seq) runstore.Import {
+		p := runstore.Import{Fence: lease.Fence()}
+		for i := range runstore.Seq(3) {
+			p.Events = append(p.Events, runstore.Event{Seq: first + i, Kind: "kind", Data: []byte("data"), Time: at, Token: 5, Owner: "former"})
+		}
+		return p
+	}
+	done, err := mover.Import(t.Context(), part(1))
+	if err != nil || done.FirstSeq != 1 || done.LastSeq != 3 {
+		t.Fatalf("import: %+v, %v", done, err)
+	}
+	before := kit.Dump(t, e.Store, "run")
+	for _, first := range []runstore.Seq{1, 2, 5} {
+		if _, err := mover.Import(t.Context(), part(first)); !errors.Is(err, runstore.ErrConflict) {
+			t.Errorf("events from seq %d after seq 3: %v, want ErrConflict", first, err)
+		}
+	}
+	kit.CheckUnchanged(t, "refused parts", before, kit.Dump(t, e.Store, "run"))
+	above := part(4)
+	above.Events[2].Token = lease.Token
+	if _, err := mover.Import(t.Context(), above); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("an event with the token of the fence: %v, want ErrInvalid", err)
+	}
+	if _, err := mover.Import(t.Context(), part(4)); err != nil {
+		t.Errorf("the next part: %v", err)
+	}
+}
