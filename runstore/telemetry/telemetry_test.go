@@ -276,7 +276,7 @@ func TestSpans(t *testing.T) {
 	} {
 		got := []string{spans[i].Name}
 		for _, a := range spans[i].Attributes {
-			got = append(got, string(a.Key)+"="+a.Value.Emit())
+			got = append(got, string(a.Key)+"="+a.Value.String())
 		}
 		for _, w := range want {
 			if !slices.Contains(got, w) {
