@@ -245,6 +245,9 @@ func TestSpans(t *testing.T) {
 	c, engine := newCollected(), memory.New(nil)
 	s := telemetry.Wrap(engine.Open(), "memory", &c.opts)
 	defer func() { _ = s.Close() }()
+	if _, err := s.Now(t.Context()); err != nil { // in no trace: no span
+		t.Fatal(err)
+	}
 	ctx, parent := c.opts.TracerProvider.Tracer("test").Start(t.Context(), "call")
 	id := runstore.RunID("r\xff" + strings.Repeat("x", 254)) // not UTF-8
 	lease := spec("a")
@@ -505,4 +508,35 @@ func TestUnknownOutcomesOfWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, c.values(t), map[string]string{name: "1"}) // nobody waits for the second one
+}
+
+// A repeat that finds its own grant is no second grant, and a repeated batch no second write.
+func TestRepeatsCountOnce(t *testing.T) {
+	t.Parallel()
+	c := newCollected()
+	s := telemetry.Wrap(memory.New(nil).Open(), "memory", &c.opts)
+	defer func() { _ = s.Close() }()
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "r"}); err != nil {
+		t.Fatal(err)
+	}
+	req := runstore.AcquireRequest{Run: "r", LeaseSpec: spec("a")}
+	req.Grant = runstore.NewGrantID()
+	for range 3 {
+		granted, err := s.AcquireLease(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := runstore.NewBatch("r", granted.Fence())
+		b.ID = "batch"
+		b.Append("e", []byte("1"))
+		if _, err := s.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, c.values(t), map[string]string{
+		"tapestore.store.operation.duration{engine=memory,operation=acquire_lease,outcome=ok}": "3×",
+		"tapestore.store.grants{engine=memory,former=none}":                                    "1",
+		"tapestore.store.operation.duration{engine=memory,operation=commit,outcome=ok}":        "3×",
+		"tapestore.store.write.events{engine=memory,operation=commit}":                         "1×, 1",
+	})
 }

@@ -1,0 +1,40 @@
+package telemetry
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+func TestExpiriesAreBounded(t *testing.T) {
+	t.Parallel()
+	var x expiries
+	at := time.Unix(1e9, 0)
+	for i := range 10 * generation {
+		x.swap(runstore.RunID(fmt.Sprint(i)), expiry{1, "a", at})
+		if n := len(x.young) + len(x.old); n > 2*generation {
+			t.Fatalf("%d leases are remembered, want at most %d", n, 2*generation)
+		}
+	}
+	if _, known := x.swap("0", expiry{1, "a", at}); known {
+		t.Error("the lease seen longest ago is remembered")
+	}
+	if _, known := x.swap(runstore.RunID(fmt.Sprint(9*generation+1)), expiry{1, "a", at}); !known {
+		t.Error("a lease seen lately is forgotten")
+	}
+}
+
+// Replies overtake each other.
+func TestExpiriesKeepTheLatest(t *testing.T) {
+	t.Parallel()
+	var x expiries
+	at := time.Unix(1e9, 0)
+	for _, e := range []expiry{{2, "b", at}, {1, "a", at.Add(time.Hour)}, {2, "b", at.Add(time.Minute)}, {2, "b", at.Add(time.Second)}} {
+		x.swap("r", e)
+	}
+	if last, _ := x.swap("r", expiry{3, "c", at}); last != (expiry{2, "b", at.Add(time.Minute)}) {
+		t.Errorf("the last expiry is %+v, want that of the renewed lease under token 2", last)
+	}
+}
