@@ -2,8 +2,10 @@ package telemetry
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -23,6 +25,16 @@ func TestExpiriesAreBounded(t *testing.T) {
 	}
 	if _, known := x.swap(runstore.RunID(fmt.Sprint(9*generation+1)), expiry{1, "a", at}); !known {
 		t.Error("a lease seen lately is forgotten")
+	}
+}
+
+func TestShownTextsAreShortAndValid(t *testing.T) {
+	t.Parallel()
+	if got := shown(strings.Repeat("é", maxShown)); len(got) != maxShown {
+		t.Errorf("%d bytes are shown, want %d", len(got), maxShown)
+	}
+	if got := shown("x" + strings.Repeat("é", maxShown)); !utf8.ValidString(got) || len(got) > maxShown+len("\uFFFD") {
+		t.Errorf("%q is shown of a text that is cut within a letter", got)
 	}
 }
 

@@ -540,3 +540,28 @@ func TestRepeatsCountOnce(t *testing.T) {
 		"tapestore.store.write.events{engine=memory,operation=commit}":                         "1×, 1",
 	})
 }
+
+// The expiry that was seen last is not always that of the lease that was taken over.
+func TestNoVacancyOfAnUnseenLease(t *testing.T) {
+	t.Parallel()
+	c, engine := newCollected(), memory.New(nil)
+	s, other := telemetry.Wrap(engine.Open(), "memory", &c.opts), engine.Open()
+	defer func() { _, _ = s.Close(), other.Close() }()
+	lease := spec("a")
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "r", Lease: &lease}); err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range []struct {
+		store runstore.RunStore
+		owner runstore.Owner
+	}{{other, "b"}, {s, "c"}} {
+		engine.Advance(time.Minute)
+		if _, err := by.store.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "r", LeaseSpec: spec(by.owner)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, c.values(t), map[string]string{
+		"tapestore.store.grants{engine=memory,former=expired}": "1",
+		"tapestore.store.vacancy{engine=memory}":               "",
+	})
+}
