@@ -62,9 +62,9 @@ func series(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
 
 func TestTheServerIsMeasured(t *testing.T) {
 	t.Parallel()
-	reader, spans := sdkmetric.NewManualReader(), tracetest.NewInMemoryExporter()
+	reader, spans, begun := sdkmetric.NewManualReader(), tracetest.NewInMemoryExporter(), tracetest.NewSpanRecorder()
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
+	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans), sdktrace.WithSpanProcessor(begun))
 	store := telemetry.Wrap(memory.New(nil).Open(), "memory", &telemetry.Options{MeterProvider: meters, TracerProvider: tracers})
 	server := tapeserver.New(store, &tapeserver.Options{
 		MeterProvider: meters, TracerProvider: tracers,
@@ -94,18 +94,18 @@ func TestTheServerIsMeasured(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	c := tapepb.NewTapeClient(conn)
-	begun, err := c.BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "a", LeaseOwner: "o", LeaseTtlMs: 60000})
+	run, err := c.BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "a", LeaseOwner: "o", LeaseTtlMs: 60000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: begun.GetRunId(), ResponseJson: "{}"}); err != nil {
+	if _, err := c.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: run.GetRunId(), ResponseJson: "{}"}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 20 { // a client calls what it wants
 		err := conn.Invoke(t.Context(), fmt.Sprintf("/tape.v1.Tape/Guess%d", i), &emptypb.Empty{}, &emptypb.Empty{})
 		wantStatus(t, "an unknown method", err, codes.Unimplemented, "Guess")
 	}
-	stream, err := c.SubscribeRun(t.Context(), &tapepb.SubscribeRunRequest{RunId: begun.GetRunId()})
+	stream, err := c.SubscribeRun(t.Context(), &tapepb.SubscribeRunRequest{RunId: run.GetRunId()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,8 +139,13 @@ func TestTheServerIsMeasured(t *testing.T) {
 		}
 	}
 	for name := range got {
-		if strings.Contains(name, "Guess") || strings.Contains(name, begun.GetRunId()) {
+		if strings.Contains(name, "Guess") || strings.Contains(name, run.GetRunId()) {
 			t.Errorf("a client made the series %s", name)
+		}
+	}
+	for _, s := range begun.Started() { // gRPC never ends those of unknown methods
+		if strings.Contains(s.Name(), "Guess") {
+			t.Errorf("a client made the span %s", s.Name())
 		}
 	}
 	if t.Failed() {

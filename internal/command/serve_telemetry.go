@@ -129,7 +129,7 @@ func (t *serveTelemetry) serveMetrics(address string) error {
 	}))
 	t.scrapes = &http.Server{
 		Handler: mux, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(t.log.Handler(), slog.LevelDebug),
-		ReadTimeout: 5 * time.Second, WriteTimeout: 2 * scrapeTimeout, IdleTimeout: 2 * time.Minute,
+		ReadTimeout: 5 * time.Second, WriteTimeout: 2 * scrapeTimeout, IdleTimeout: 30 * time.Second,
 	}
 	t.address = lis.Addr().String()
 	t.log.Info("metrics", "http", t.address, "path", "/metrics")

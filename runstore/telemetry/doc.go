@@ -4,7 +4,8 @@
 // below it. docs/observability.md lists the metrics.
 //
 // A wrapped store keeps the guarantees and the capabilities of its engine (runstore.As). Calls of
-// CommitMulti and of stale reads are measured; calls of other capabilities reach the engine's store
+// CommitMulti and of stale reads are measured; an operation that only reads is a span only within a
+// trace, so that polls in the background make none; calls of other capabilities reach the engine's store
 // directly.
 //
 // The package uses OpenTelemetry's API only. Without an SDK an operation costs a fraction of a

@@ -35,7 +35,7 @@ type observation struct {
 // log lines; the observation is then not to be ended.
 func (s *measured) begin(ctx context.Context, op operation) (_ context.Context, o observation, ok bool) {
 	o = observation{s: s, op: op, ctx: ctx, span: noop.Span{}}
-	if s.traces() {
+	if s.traces() && (op.writes() || trace.SpanContextFromContext(ctx).IsValid()) {
 		ctx, o.span = s.tracer.Start(ctx, spanNames[op], spanOptions...)
 	}
 	if !o.span.IsRecording() && !s.observes(ctx) {
@@ -44,6 +44,17 @@ func (s *measured) begin(ctx context.Context, op operation) (_ context.Context, 
 	ctx, o.retries = outcome.WithRetries(ctx)
 	o.began = time.Now()
 	return ctx, o, true
+}
+
+// writes reports whether an operation changes a run. The reads of work in the background, such as
+// the polls of the feed, are no spans: an operation that only reads is one only within a trace.
+func (op operation) writes() bool {
+	switch op {
+	case opCreateRun, opAcquireLease, opRenewLease, opReleaseLease, opCommit, opCommitMulti:
+		return true
+	default:
+		return false
+	}
 }
 
 // noProvider is OpenTelemetry's global tracer provider while no SDK is installed. Its spans record

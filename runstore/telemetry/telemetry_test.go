@@ -245,6 +245,9 @@ func TestSpans(t *testing.T) {
 	c, engine := newCollected(), memory.New(nil)
 	s := telemetry.Wrap(engine.Open(), "memory", &c.opts)
 	defer func() { _ = s.Close() }()
+	if _, err := s.Now(t.Context()); err != nil { // in no trace: no span
+		t.Fatal(err)
+	}
 	ctx, parent := c.opts.TracerProvider.Tracer("test").Start(t.Context(), "call")
 	id := runstore.RunID("r\xff" + strings.Repeat("x", 254)) // not UTF-8
 	lease := spec("a")
@@ -276,7 +279,7 @@ func TestSpans(t *testing.T) {
 	} {
 		got := []string{spans[i].Name}
 		for _, a := range spans[i].Attributes {
-			got = append(got, string(a.Key)+"="+a.Value.Emit())
+			got = append(got, string(a.Key)+"="+a.Value.String())
 		}
 		for _, w := range want {
 			if !slices.Contains(got, w) {
@@ -505,4 +508,60 @@ func TestUnknownOutcomesOfWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, c.values(t), map[string]string{name: "1"}) // nobody waits for the second one
+}
+
+// A repeat that finds its own grant is no second grant, and a repeated batch no second write.
+func TestRepeatsCountOnce(t *testing.T) {
+	t.Parallel()
+	c := newCollected()
+	s := telemetry.Wrap(memory.New(nil).Open(), "memory", &c.opts)
+	defer func() { _ = s.Close() }()
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "r"}); err != nil {
+		t.Fatal(err)
+	}
+	req := runstore.AcquireRequest{Run: "r", LeaseSpec: spec("a")}
+	req.Grant = runstore.NewGrantID()
+	for range 3 {
+		granted, err := s.AcquireLease(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := runstore.NewBatch("r", granted.Fence())
+		b.ID = "batch"
+		b.Append("e", []byte("1"))
+		if _, err := s.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, c.values(t), map[string]string{
+		"tapestore.store.operation.duration{engine=memory,operation=acquire_lease,outcome=ok}": "3×",
+		"tapestore.store.grants{engine=memory,former=none}":                                    "1",
+		"tapestore.store.operation.duration{engine=memory,operation=commit,outcome=ok}":        "3×",
+		"tapestore.store.write.events{engine=memory,operation=commit}":                         "1×, 1",
+	})
+}
+
+// The expiry that was seen last is not always that of the lease that was taken over.
+func TestNoVacancyOfAnUnseenLease(t *testing.T) {
+	t.Parallel()
+	c, engine := newCollected(), memory.New(nil)
+	s, other := telemetry.Wrap(engine.Open(), "memory", &c.opts), engine.Open()
+	defer func() { _, _ = s.Close(), other.Close() }()
+	lease := spec("a")
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "r", Lease: &lease}); err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range []struct {
+		store runstore.RunStore
+		owner runstore.Owner
+	}{{other, "b"}, {s, "c"}} {
+		engine.Advance(time.Minute)
+		if _, err := by.store.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "r", LeaseSpec: spec(by.owner)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, c.values(t), map[string]string{
+		"tapestore.store.grants{engine=memory,former=expired}": "1",
+		"tapestore.store.vacancy{engine=memory}":               "",
+	})
 }
