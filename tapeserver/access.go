@@ -89,7 +89,7 @@ var accesses = map[string]access{
 // credentials. Watch needs them, because a stream occupies memory as long as its client likes.
 const probe = "/grpc.health.v1.Health/Check"
 
-// accessOf returns what a method needs; false for a method that nobody may call.
+// accessOf returns what a method needs; false for a method without an entry, which is refused.
 func accessOf(method string) (access, bool) {
 	service, name := path.Split(strings.TrimPrefix(method, "/"))
 	switch service {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestEveryMethodHasAnAccess compares the table with the descriptors: a method without an entry would
-// be refused to everybody, and an entry without its field would let a tenant out.
+// be refused to all callers, and an entry without its field would let a tenant out.
 func TestEveryMethodHasAnAccess(t *testing.T) {
 	t.Parallel()
 	methods := tapepb.File_tape_proto.Services().Get(0).Methods()

@@ -69,7 +69,7 @@ func TestRates(t *testing.T) {
 			t.Errorf("%d clients are kept, want at most %d", len(r.clients), maxClients)
 		}
 		if r.of("one more") != r.others {
-			t.Error("a client above the most has a rate of its own")
+			t.Error("a client above the most does not share a rate")
 		}
 		time.Sleep(time.Minute) // all buckets are full again
 		if r.of("one more") == r.others || len(r.clients) != 1 {

@@ -16,7 +16,7 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/certs"
 )
 
-// securityConfig is the part of the configuration of serve that decides who may call.
+// securityConfig is the part of the configuration of serve that decides which callers are admitted.
 type securityConfig struct {
 	insecure   bool
 	files      certs.Files
@@ -41,7 +41,7 @@ func (c securityConfig) missing() string {
 	return ""
 }
 
-// securitySources are the sources of the settings that decide who may call; see serveSources.
+// securitySources are the sources of the settings that decide which callers are admitted; see serveSources.
 var securitySources = []settingSource{
 	{"insecure", "TAPE_INSECURE", "serve.insecure"},
 	{"tls-cert", "TAPE_TLS_CERT", "serve.tls_cert"},
@@ -72,7 +72,7 @@ func addSecurityFlags(f *pflag.FlagSet) {
 	f.Int("max-calls-per-second", 0, "calls that one client begins per second; 0 for no limit [TAPE_MAX_CALLS_PER_SECOND]")
 }
 
-// security returns the settings that decide who may call.
+// security returns the settings that decide which callers are admitted.
 func (s *settings) security() (c securityConfig) {
 	text := func(flag string) string { return s.values[flag].text }
 	var err error

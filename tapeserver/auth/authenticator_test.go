@@ -229,6 +229,48 @@ func TestKeysOfAnIssuer(t *testing.T) {
 	}
 }
 
+// TestWithdrawnKeys removes a key at the issuer: an hour later its tokens are refused.
+func TestWithdrawnKeys(t *testing.T) {
+	t.Parallel()
+	i := newIssuer(t)
+	var later atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	c, err := New(Options{Issuer: &Issuer{URL: i.URL, Audience: "tape", Now: now}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := i.key(t, "k1", true)
+	token := i.token(t, key, jose.ES256, "k1", fields{"exp": time.Now().Add(24 * time.Hour).Unix()})
+	check := func() error {
+		_, err := c.Authenticate(t.Context(), withToken(token))
+		return err
+	}
+	if err := check(); err != nil {
+		t.Fatal(err)
+	}
+	i.mu.Lock()
+	delete(i.keys, "k1")
+	i.mu.Unlock()
+	if err := check(); err != nil {
+		t.Errorf("within the hour: %v", err)
+	}
+	i.broken.Store(true)
+	later.Store(int64(keysAge + time.Minute))
+	for range 3 { // the first call asks the issuer in the background
+		if err := check(); err != nil {
+			t.Errorf("after the hour, while the issuer is down: %v", err)
+		}
+	}
+	i.broken.Store(false)
+	for later.Add(int64(2 * issuerRetry)); ; later.Add(int64(time.Second)) {
+		if err := check(); errors.Is(err, ErrUnauthenticated) {
+			break
+		} else if err != nil && !errors.Is(err, ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestHeadersAndCertificates(t *testing.T) {
 	t.Parallel()
 	file := principalsFile(t, "principals:\n  - {name: a, role: read, token: "+secret+"}\n  - {name: b, role: drive, certificate: CN=b}\n")

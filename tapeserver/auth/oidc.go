@@ -69,18 +69,24 @@ const (
 	// issuerInterval is the shortest time between two requests to the issuer for the same document.
 	// Every token that is signed with an unknown key causes a request, forged ones too.
 	issuerInterval = time.Second
+	// keysAge is the time after which the issuer's configuration and keys are asked for again, so that
+	// a key that the issuer has withdrawn is accepted for about an hour at most. While the issuer does
+	// not answer, the former ones stay in use, and it is asked again after issuerRetry.
+	keysAge     = time.Hour
+	issuerRetry = time.Minute
 	// maxIssuerReply is the size of the largest reply; Google's keys have 2 KiB.
 	maxIssuerReply = 1 << 20
 )
 
 // verifier checks the tokens of an issuer. It asks the issuer for its configuration at the first
-// token, and for its keys when a token names a key that is not known. Both are cached.
+// token, and for its keys when a token names a key that is not known. Both are cached for keysAge.
 type verifier struct {
 	issuer Issuer
 	client *http.Client
 
 	mu       sync.Mutex
 	verifier *oidc.IDTokenVerifier // nil until the issuer has answered
+	due      time.Time             // when the issuer is asked again
 	asking   chan struct{}         // closed at the end of the request in flight; nil if there is none
 	problem  error
 }
@@ -163,20 +169,19 @@ func (v *verifier) failure(ctx context.Context, err error) error {
 }
 
 // discover returns the verifier, which it makes from the issuer's configuration. Concurrent callers
-// share a request.
+// share a request. An old verifier is replaced in the background.
 func (v *verifier) discover(ctx context.Context) (*oidc.IDTokenVerifier, error) {
 	v.mu.Lock()
-	if v.verifier != nil {
-		defer v.mu.Unlock()
-		return v.verifier, nil
-	}
-	asking := v.asking
-	if asking == nil {
+	asking, known := v.asking, v.verifier
+	if asking == nil && (known == nil || v.issuer.Now().After(v.due)) {
 		asking = make(chan struct{})
 		v.asking = asking
 		go v.ask(asking)
 	}
 	v.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
 	select {
 	case <-asking:
 	case <-ctx.Done():
@@ -196,8 +201,9 @@ func (v *verifier) ask(asking chan struct{}) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	defer close(asking)
-	v.asking = nil
+	v.asking, v.due = nil, v.issuer.Now().Add(keysAge)
 	if err != nil {
+		v.due = v.issuer.Now().Add(issuerRetry)
 		var mismatch *oidc.IssuerMismatchError
 		if v.problem = errUnreachable; errors.As(err, &mismatch) {
 			v.problem = errors.New("the issuer names itself otherwise than its URL")
