@@ -81,6 +81,29 @@ func TestFilters(t *testing.T) {
 	}
 }
 
+// A page of a search ends with its last row, wherever that is in the page of the store.
+func TestFilterPages(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	for i := range 20 {
+		b.create(runstore.RunSpec{ID: runstore.RunID(fmt.Sprint("r", i)), Status: runstore.Status(i % 3)})
+	}
+	var got []string
+	for cursor, more := "", true; more; more = cursor != "" {
+		page := read[runsView](b, "runs", "status", "1", "limit", "2", "cursor", cursor)
+		if len(page.Runs) > 2 {
+			t.Errorf("a page of 2 has %d runs", len(page.Runs))
+		}
+		for _, run := range page.Runs {
+			got = append(got, run.ID)
+		}
+		cursor = page.Cursor
+	}
+	if want := []string{"r19", "r16", "r13", "r10", "r7", "r4", "r1"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // The ledgers of a run: each kind of row, what is stuck in it, and its whole bodies.
 func TestLedgers(t *testing.T) {
 	t.Parallel()
@@ -105,8 +128,15 @@ func TestLedgers(t *testing.T) {
 	duty, err := tapes.RegisterCompensation(t.Context(), tape.Compensation{Run: id, EffectKey: "pay", Kind: "refund", MaxAttempts: 1, Fence: fence})
 	check(duty, err)
 	check(tapes.RecordObligationAttempt(t.Context(), tape.ObligationAttempt{Run: id, Seq: duty.Seq, Error: "503", Fence: fence}))
-	check(tapes.SetTimer(t.Context(), tape.Timer{Run: id, ID: "wake", Kind: "k"}, fence))
+	now, err := b.store.Now(t.Context())
+	check(now, err)
+	check(tapes.SetTimer(t.Context(), tape.Timer{Run: id, ID: "wake", Kind: "k", FireAtMS: now.UnixMilli()}, fence))
 	check(tapes.SendSignal(t.Context(), tape.Signal{Run: id, Gate: "approve", Resolution: `"yes"`}))
+	for _, q := range read[struct{ Queues []queueView }](b, "queues").Queues {
+		if stuck := q.Index == "effect.unknown" || q.Index == "obligation.stuck"; stuck != (q.Level == levelBad) || !stuck && q.Level != "" {
+			t.Errorf("the queue %s is %q at once", q.Index, q.Level)
+		}
+	}
 	b.engine.Advance(lateAfter + time.Second)
 
 	s := read[summaryView](b, "summary", "run", string(id))

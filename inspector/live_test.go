@@ -185,7 +185,7 @@ func TestGroup(t *testing.T) {
 		if _, err := lease.Break(t.Context(), b.store, lease.BreakRequest{Run: g.ShardRun(0), Whoever: true, Operator: "ada", Reason: "test"}); err != nil {
 			t.Fatal(err)
 		}
-		if s := read[groupView](b, "group", "name", "workers").Shards[0]; s.Level != levelWarn || s.Lease.State != stateFree {
+		if s := read[groupView](b, "group", "name", "workers").Shards[0]; s.Level != levelWarn || s.Lease.State != stateFree || !strings.HasPrefix(s.Why, "no live lease") {
 			t.Errorf("a shard without a lease: %+v", s)
 		}
 		for _, cancel := range leave {
