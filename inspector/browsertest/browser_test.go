@@ -8,6 +8,7 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -69,7 +70,10 @@ func open(t *testing.T, access inspector.Access) *browser {
 	t.Helper()
 	chromium := findChromium(t)
 	b := &browser{T: t, store: newStore(t), watching: &atomic.Int64{}}
-	handler := inspector.New(b.store, &inspector.Options{Authorize: func(*http.Request) (inspector.Access, error) { return access, nil }})
+	handler := inspector.New(b.store, &inspector.Options{
+		Authorize: func(*http.Request) (inspector.Access, error) { return access, nil },
+		Logger:    slog.New(slog.DiscardHandler),
+	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("wait") {
 			b.watching.Add(1)

@@ -16,9 +16,9 @@ export async function showRun(place, { rest, query, signal, about }) {
 
   const head = h("div"), holder = h("section", { class: "card", "aria-labelledby": "lease-title" });
   const last = h("section", { class: "card", "aria-labelledby": "last-title" });
-  const stuck = h("section", { class: "card", "aria-labelledby": "stuck-title" });
+  const stuck = h("section", { class: "card", "aria-labelledby": "stuck-title" }, h("h2", { id: "stuck-title" }, "What is stuck"));
   const terms = h("div"), below = h("div"), trouble = h("div");
-  const newer = h("button", { type: "button", class: "newer", hidden: true, on: { click: () => loadBelow() } });
+  const newer = h("button", { type: "button", class: "newer", hidden: true, on: { click: () => loadBelow() } }, "Newer events");
   const tab = (name, text, extra) => h("a", { href: address(["run", ref], extra), "aria-current": view === name ? "true" : null }, text);
   fill(place, h("p", { class: "crumbs" }, link(["runs"], {}, "Runs")), head, trouble,
     h("div", { class: "cards" }, holder, stuck, last),
