@@ -8,8 +8,8 @@
 // # Bounds
 //
 // No request reads a whole store, a whole journal or all records of a run. A request returns at most
-// 200 rows, looks at a bounded number of runs, events or records, and ends within [Options.Timeout]. A
-// list that is not finished has a cursor, and says how much was looked at. Of a value the page shows
+// 200 rows, looks at a bounded number of runs, events or records, and ends within [Options.Timeout],
+// after the wait of at most 30 s that a request for a change may ask for. A list that is not finished has a cursor, and says how much was looked at. Of a value the page shows
 // the first bytes; one request returns the whole of it.
 //
 // # Security

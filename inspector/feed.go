@@ -57,7 +57,7 @@ func (in *inspector) feed(ctx context.Context, p params) (any, error) {
 			wake = nil // the interval remains
 		}
 	}
-	return follow(ctx, wait, wake, func() (any, bool, error) {
+	return in.follow(ctx, wait, wake, func() (any, bool, error) {
 		v, err := in.readFeed(ctx, q)
 		return v, err != nil || len(v.Events) > 0 || v.Restarted, err
 	})

@@ -73,18 +73,21 @@ func New(store runstore.RunStore, opts *Options) http.Handler {
 
 	mux := http.NewServeMux()
 	read := func(name string, answer func(context.Context, params) (any, error)) {
-		mux.Handle("GET /api/"+name, in.authorize(in.answer(answer)))
+		mux.Handle("GET /api/"+name, in.authorize(in.answer(answer, false)))
+	}
+	follow := func(name string, answer func(context.Context, params) (any, error)) {
+		mux.Handle("GET /api/"+name, in.authorize(in.answer(answer, true)))
 	}
 	read("about", in.about)
 	read("runs", in.runs)
-	read("run", in.run)
+	follow("run", in.run)
 	read("summary", in.summary)
 	read("timeline", in.timeline)
 	read("records", in.records)
 	read("terms", in.terms)
 	read("queues", in.queues)
 	read("queue", in.queue)
-	read("feed", in.feed)
+	follow("feed", in.feed)
 	read("group", in.group)
 	mux.Handle("GET /api/value", in.authorize(http.HandlerFunc(in.value)))
 	mux.Handle("POST /api/break", in.authorize(http.HandlerFunc(in.breakLease)))
@@ -95,11 +98,15 @@ func New(store runstore.RunStore, opts *Options) http.Handler {
 	return in.guard(mux)
 }
 
-// answer serves a read: it takes a slot, bounds the time and writes the result as JSON.
-func (in *inspector) answer(read func(context.Context, params) (any, error)) http.Handler {
+// answer serves a read: it takes a slot, bounds the time and writes the result as JSON. A read that
+// waits for a change takes a slot of those that wait, and one of those that read each time it reads.
+func (in *inspector) answer(read func(context.Context, params) (any, error), waits bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := params{Values: r.URL.Query()}
 		wait, err := p.wait()
+		if err == nil && wait > 0 && !waits {
+			err = badRequest("wait", "this list cannot be waited for")
+		}
 		if err != nil {
 			in.refuse(w, r, err)
 			return

@@ -150,6 +150,31 @@ func TestSearchIsBounded(t *testing.T) {
 	}
 }
 
+// Summaries that are large end a request early, and the search continues.
+func TestSearchReadsBoundedBytes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	const runs = 30
+	for i := range runs {
+		spec := runstore.RunSpec{ID: runstore.RunID(fmt.Sprint("r", i))}
+		spec.Writes.Put(runstore.SummaryKey, make([]byte, 1<<20))
+		b.create(spec)
+	}
+	looked, requests := 0, 0
+	for cursor, more := "", true; more; more = cursor != "" {
+		page := read[runsView](b, "runs", "prefix", "none", "cursor", cursor)
+		if page.Looked*(1<<20) > maxLookedBytes+2*runstore.MaxPageBytes {
+			t.Errorf("one request looked at %d MiB", page.Looked)
+		}
+		looked += page.Looked
+		requests++
+		cursor = page.Cursor
+	}
+	if looked != runs || requests < 2 {
+		t.Errorf("%d requests looked at %d runs", requests, looked)
+	}
+}
+
 // Journals and records page through everything exactly once, in both orders, whatever the sizes.
 func TestTimelinePages(t *testing.T) {
 	t.Parallel()
@@ -301,6 +326,7 @@ func TestBadRequests(t *testing.T) {
 		{"run", []string{"run", strings.Repeat("x", 257)}, 400, "256"},
 		{"run", []string{"run", "r", "wait", "31"}, 400, "wait: "},
 		{"run", []string{"run", "r", "wait", "-1"}, 400, "wait: "},
+		{"runs", []string{"wait", "5"}, 400, "wait: this list"},
 		{"timeline", []string{"run", "none"}, 404, "not found"},
 		{"timeline", []string{"run", "r", "order", "random"}, 400, "order: "},
 		{"timeline", []string{"run", "r", "cursor", lie("timeline", "0", "run", "r")}, 400, "cursor: "},

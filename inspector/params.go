@@ -101,10 +101,10 @@ func (p params) run() (runstore.RunID, error) {
 // cursor of another list would select other rows than the reader expects, so it is refused.
 type listCursor struct {
 	List uint64 `json:"l"`
-	At   string `json:"a"`
+	At   []byte `json:"a"` // a cursor of a store may be any bytes
 }
 
-// listParams are the parameters that do not select the list, but a page of it.
+// pageParams are the parameters that select a page, and not the list that it is of.
 var pageParams = []string{"cursor", "limit", "wait"}
 
 // list returns the identity of the list that the parameters select.
@@ -129,18 +129,18 @@ func (p params) cursor(name string) (string, error) {
 	}
 	data, err := base64.RawURLEncoding.DecodeString(text)
 	var c listCursor
-	if err != nil || json.Unmarshal(data, &c) != nil || c.At == "" {
+	if err != nil || json.Unmarshal(data, &c) != nil || len(c.At) == 0 {
 		return "", badRequest("cursor", "is not one that a page ended with")
 	}
 	if c.List != p.list(name) {
 		return "", badRequest("cursor", "belongs to another list, or to the list with another filter")
 	}
-	return c.At, nil
+	return string(c.At), nil
 }
 
 // next returns the cursor of the page after one that ends at at.
 func (p params) next(name, at string) string {
-	data, err := json.Marshal(listCursor{p.list(name), at})
+	data, err := json.Marshal(listCursor{p.list(name), []byte(at)})
 	if err != nil {
 		return "" // a number and a text always marshal
 	}

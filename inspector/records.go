@@ -289,7 +289,7 @@ type problemView struct {
 	Level string    `json:"level"`
 	What  string    `json:"what"`
 	Why   string    `json:"why"`
-	Since time.Time `json:"since"`
+	Since time.Time `json:"since,omitzero"`
 	Ref   string    `json:"ref,omitempty"` // of a record
 }
 

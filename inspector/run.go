@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -51,7 +52,7 @@ func (in *inspector) run(ctx context.Context, p params) (any, error) {
 			wake = nil // the interval remains
 		}
 	}
-	return follow(ctx, wait, wake, func() (any, bool, error) {
+	return in.follow(ctx, wait, wake, func() (any, bool, error) {
 		v, err := in.readRun(ctx, id)
 		return v, err != nil || v.Tag != p.Get("seen"), err
 	})
@@ -60,13 +61,16 @@ func (in *inspector) run(ctx context.Context, p params) (any, error) {
 // readRun reads the state of a run. The clock is read after the head, so that a renewal in between
 // does not look like the future.
 func (in *inspector) readRun(ctx context.Context, id runstore.RunID) (v runView, err error) {
+	v.Problems = []problemView{}
 	head, err := in.store.GetRun(ctx, id)
 	if err != nil {
 		return v, err
 	}
 	if head.LastSeq > 0 {
 		events, err := in.store.ReadJournal(ctx, id, head.LastSeq, 1)
-		if err != nil {
+		if errors.Is(err, runstore.ErrCorrupt) { // the lease is shown all the same
+			v.Problems = append(v.Problems, problemView{Level: levelBad, What: "journal", Why: brief(err.Error())})
+		} else if err != nil {
 			return v, err
 		}
 		if len(events) > 0 {
@@ -78,7 +82,7 @@ func (in *inspector) readRun(ctx context.Context, id runstore.RunID) (v runView,
 		return v, err
 	}
 	v.Run = viewHead(head, v.Now)
-	v.Problems = append([]problemView{}, headProblems(head, v.Run, v.Now)...)
+	v.Problems = append(v.Problems, headProblems(head, v.Run, v.Now)...)
 	state, err := json.Marshal([]any{v.Run, v.Last, v.Problems})
 	sum := sha256.Sum256(state)
 	v.Tag = base64.RawURLEncoding.EncodeToString(sum[:12])
@@ -87,11 +91,17 @@ func (in *inspector) readRun(ctx context.Context, id runstore.RunID) (v runView,
 
 // follow calls read until it reports a change, and returns its result: at once, after an announcement,
 // and at an interval. After wait it returns the result that there is.
-func follow(ctx context.Context, wait time.Duration, wake <-chan struct{}, read func() (result any, changed bool, err error)) (any, error) {
+func (in *inspector) follow(ctx context.Context, wait time.Duration, wake <-chan struct{}, read func() (result any, changed bool, err error)) (any, error) {
 	end := time.NewTimer(wait)
 	defer end.Stop()
 	for {
+		select {
+		case in.requests <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 		result, changed, err := read()
+		<-in.requests
 		if err != nil || changed {
 			return result, err
 		}

@@ -16,6 +16,9 @@ const (
 	maxLooked = 4000
 	// lookPage is how many runs one read returns while a filter is applied.
 	lookPage = 1000
+	// maxLookedBytes, 16 MiB, bounds the summaries that one request reads. They are a few hundred bytes
+	// each, except where a run ended with a long detail.
+	maxLookedBytes = 16 << 20
 )
 
 // runFilter selects runs. A field that is empty selects all.
@@ -103,8 +106,8 @@ type runsView struct {
 	Cursor string `json:"cursor,omitempty"`
 }
 
-// runs returns a page of runs, newest first. A filter is applied to at most maxLooked runs; a page may
-// be short, or empty, and still have a cursor.
+// runs returns a page of runs, newest first. A filter is applied to at most maxLooked runs, and for at
+// most a quarter of the timeout; a page may be short, or empty, and still have a cursor.
 func (in *inspector) runs(ctx context.Context, p params) (any, error) {
 	f, err := p.filter()
 	if err != nil {
@@ -142,7 +145,8 @@ func (in *inspector) runs(ctx context.Context, p params) (any, error) {
 	if f.selects() {
 		q.Limit = max(lookPage, limit)
 	}
-	for v.Looked < maxLooked && len(v.Runs) < limit {
+	size, began := 0, time.Now()
+	for v.Looked < maxLooked && len(v.Runs) < limit && size < maxLookedBytes && time.Since(began) < in.opts.Timeout/4 {
 		page, err := in.store.ScanIndex(ctx, q)
 		if err != nil {
 			return nil, err
@@ -153,6 +157,7 @@ func (in *inspector) runs(ctx context.Context, p params) (any, error) {
 		for _, e := range page {
 			q.After = e.Cursor
 			v.Looked++
+			size += len(e.Head.Summary.Value)
 			v.Oldest = e.At
 			if f.matches(e.Head, now) {
 				if v.Runs = append(v.Runs, viewHead(e.Head, now)); len(v.Runs) == limit {

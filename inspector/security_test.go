@@ -377,6 +377,48 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
+// damaged is a store in which the records, or the journals, of runs are damaged.
+type damaged struct {
+	runstore.RunStore
+	records, journals bool
+}
+
+var errDamaged = &runstore.CorruptError{Run: "r", Cause: errors.New("a byte is missing")}
+
+func (d damaged) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	if d.records {
+		return nil, errDamaged
+	}
+	return d.RunStore.ReadRecords(ctx, id, q)
+}
+
+func (d damaged) ReadJournal(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int) ([]runstore.Event, error) {
+	if d.journals {
+		return nil, errDamaged
+	}
+	return d.RunStore.ReadJournal(ctx, id, from, limit)
+}
+
+// A damaged part of a run does not hide who holds it, nor the other parts.
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	spec := runstore.RunSpec{ID: "r", Lease: &runstore.LeaseSpec{Owner: "agent", TTL: time.Minute}}
+	spec.Writes.Append("k", nil)
+	b.create(spec)
+	b.handler = New(damaged{RunStore: b.store, records: true}, nil)
+	if v := read[timelineView](b, "timeline", "run", "r"); len(v.Items) != 1 || !strings.Contains(v.RecordsError, "a byte is missing") {
+		t.Errorf("the timeline: %+v", v)
+	}
+	b.handler = New(damaged{RunStore: b.store, journals: true}, nil)
+	if v := read[runView](b, "run", "run", "r"); v.Run.Lease.Owner != "agent" || len(v.Problems) != 1 || v.Problems[0].Level != levelBad || v.Problems[0].What != "journal" {
+		t.Errorf("the run: %+v", v)
+	}
+	if status, body := b.get("timeline", "run", "r"); status != 500 || !strings.Contains(body, "a byte is missing") {
+		t.Errorf("the damaged journal: status %d: %s", status, body)
+	}
+}
+
 // The page is complete, loads nothing from elsewhere and builds no markup of texts.
 func TestPageFiles(t *testing.T) {
 	t.Parallel()

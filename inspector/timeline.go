@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -81,10 +82,12 @@ type timelineView struct {
 	Items   []itemView `json:"items"`
 	// RecordsRead is how many records were looked at for this page, and RecordsMore reports that the
 	// run has more of them. Omitted is how many records of this page's events are left out.
-	RecordsRead int    `json:"records_read"`
-	RecordsMore bool   `json:"records_more,omitempty"`
-	Omitted     int    `json:"omitted,omitempty"`
-	Cursor      string `json:"cursor,omitempty"`
+	RecordsRead int  `json:"records_read"`
+	RecordsMore bool `json:"records_more,omitempty"`
+	Omitted     int  `json:"omitted,omitempty"`
+	// RecordsError says why records are missing: one of them is damaged.
+	RecordsError string `json:"records_error,omitempty"`
+	Cursor       string `json:"cursor,omitempty"`
 }
 
 // timeline returns a page of a run's events and records, in the order of the journal or, by default,
@@ -157,7 +160,10 @@ func (in *inspector) timeline(ctx context.Context, p params) (any, error) {
 		return nil, err
 	}
 	if low <= high {
-		if err := in.addRecords(ctx, id, &v, low, high); err != nil {
+		err := in.addRecords(ctx, id, &v, low, high)
+		if errors.Is(err, runstore.ErrCorrupt) { // a damaged record must not hide the journal
+			v.RecordsError = brief(err.Error())
+		} else if err != nil {
 			return nil, err
 		}
 	}

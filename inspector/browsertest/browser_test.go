@@ -68,10 +68,16 @@ type browser struct {
 // open starts a Chromium and a server.
 func open(t *testing.T, access inspector.Access) *browser {
 	t.Helper()
+	return openWith(t, func(*http.Request) (inspector.Access, error) { return access, nil })
+}
+
+// openWith starts a Chromium and a server with a hook for authorisation.
+func openWith(t *testing.T, authorize func(*http.Request) (inspector.Access, error)) *browser {
+	t.Helper()
 	chromium := findChromium(t)
 	b := &browser{T: t, store: newStore(t), watching: &atomic.Int64{}}
 	handler := inspector.New(b.store, &inspector.Options{
-		Authorize: func(*http.Request) (inspector.Access, error) { return access, nil },
+		Authorize: authorize,
 		Logger:    slog.New(slog.DiscardHandler),
 	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -2,6 +2,7 @@ package browsertest
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -195,6 +196,38 @@ func TestReadOnly(t *testing.T) {
 	if eval[bool](b, `!!document.getElementById("break")`) {
 		t.Error("the page offers to break the lease")
 	}
+}
+
+// The page takes the token from its address, keeps it for its tab, gives it to other tabs, and asks for
+// it otherwise.
+func TestToken(t *testing.T) {
+	b := openWith(t, func(r *http.Request) (inspector.Access, error) {
+		if r.Header.Get("Authorization") != "Bearer let me in" {
+			return inspector.Access{}, inspector.ErrUnauthenticated
+		}
+		return inspector.Access{Permission: inspector.Read}, nil
+	})
+	b.visit("/runs")
+	b.has("This server asks for a token")
+	b.press("wrong" + kb.Enter)
+	b.has("refuses the token")
+	b.do(chromedp.SendKeys(chromedp.ID("token"), "let me in"+kb.Enter))
+	b.until(rows + " === 50")
+	b.do(chromedp.Reload())
+	b.until(rows + " === 50")
+	eval[bool](b, `(sessionStorage.clear(), true)`)
+	b.visit("token=let%20me%20in&to=" + runPath("ledger-import"))
+	b.has("ledger-import")
+	if hash := eval[string](b, `location.hash`); hash != "#"+runPath("ledger-import") {
+		t.Errorf("the address is %q, want no token in it", hash)
+	}
+	ctx, cancel := chromedp.NewContext(b.ctx)
+	defer cancel()
+	if err := chromedp.Do(ctx, chromedp.Navigate(b.url)); err != nil {
+		t.Fatal(err)
+	}
+	other := &browser{T: t, ctx: ctx, url: b.url}
+	other.until(rows + " === 50")
 }
 
 // Every part of the flow with the keyboard alone, from the list to a broken lease.

@@ -1,6 +1,6 @@
 // A group: its live members, and who holds its shards.
 import { h, fill, refill, address, badge, problem, runLink, table } from "./dom.js";
-import { when, count, tokenText } from "./format.js";
+import { when, count, printable, tokenText } from "./format.js";
 import { get, live } from "./api.js";
 import { lease } from "./runs.js";
 
@@ -9,7 +9,7 @@ export async function showGroups(place, { query, signal }) {
   const input = h("input", { id: "group", value: name, required: true, maxlength: "96", autocomplete: "off", spellcheck: "false" });
   const found = h("div");
   const trouble = h("div");
-  fill(place, h("h1", { tabindex: "-1" }, name ? "Group " + name : "Groups"),
+  fill(place, h("h1", { tabindex: "-1" }, name ? "Group " + printable(name) : "Groups"),
     h("form", { class: "filter", on: { submit: (event) => {
       event.preventDefault();
       location.hash = address(["groups"], { name: input.value.trim() });

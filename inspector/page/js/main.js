@@ -1,6 +1,6 @@
 // The page: which view an address shows, and the token.
 import { h, fill, address, announce, problem } from "./dom.js";
-import { tick } from "./format.js";
+import { printable, tick } from "./format.js";
 import { get, getToken, setToken, askTabs } from "./api.js";
 import { showRuns } from "./runs.js";
 import { showRun } from "./run.js";
@@ -26,9 +26,9 @@ function route() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   try {
     const [name, ...rest] = path.split("/").map(decodeURIComponent);
-    return { name: name || "runs", rest, query: new URLSearchParams(query) };
+    return { name: name || "runs", rest, words: rest.map(printable), query: new URLSearchParams(query) };
   } catch {
-    return { name: "", rest: [], query: new URLSearchParams() };
+    return { name: "", rest: [], words: [], query: new URLSearchParams() };
   }
 }
 
@@ -36,9 +36,9 @@ async function show(focus) {
   view.abort();
   view = new AbortController();
   const signal = view.signal;
-  const { name, rest, query } = route();
+  const { name, rest, words, query } = route();
   const found = Object.hasOwn(views, name) ? views[name] : null;
-  document.title = (found ? found.title(rest) : "Not found") + " · Tapestore inspector";
+  document.title = (found ? found.title(words) : "Not found") + " · Tapestore inspector";
   for (const item of document.querySelectorAll("#views a")) {
     const current = item.getAttribute("href") === "#/" + (found?.nav ?? name);
     if (current) item.setAttribute("aria-current", "page");
@@ -58,7 +58,7 @@ async function show(focus) {
     if (signal.aborted) return;
     if (error.kind === "unauthenticated") askForToken();
     else {
-      if (!place.querySelector("h1")) place.prepend(h("h1", { tabindex: "-1" }, found.title(rest)));
+      if (!place.querySelector("h1")) place.prepend(h("h1", { tabindex: "-1" }, found.title(words)));
       place.append(problem(error, () => show(true)));
     }
   }

@@ -44,7 +44,7 @@ export async function showQueue(place, { rest, query, signal }) {
   const more = h("button", { type: "button", hidden: true }, "Later entries");
   const trouble = h("div");
   const rows = table("Entries", ["Due", "Run", "Lease", "Record"], []);
-  const title = h("h1", { tabindex: "-1" }, ref);
+  const title = h("h1", { tabindex: "-1" }, "Queue");
   const remark = h("p", { class: "quiet" });
   fill(place, h("p", { class: "crumbs" }, link(["queues"], {}, "Queues")), title, remark,
     h("p", null, all ? link(["queue", ref], {}, "Only what is due") : link(["queue", ref], { all: "yes" }, "Also what is not due yet")),

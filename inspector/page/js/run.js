@@ -38,8 +38,18 @@ export async function showRun(place, { rest, query, signal, about }) {
     if (view === "records") await showRecords(below, ref, prefix, signal);
     else await showTimeline(below, ref, order, signal);
   };
-  const readTerms = (inner) => get("terms", { run: ref }, inner).then((page) => showTerms(terms, ref, page, signal));
-  const readSummary = (inner) => get("summary", { run: ref }, inner).then((s) => showStuck(stuck, ref, state, s, signal));
+  // A part that cannot be read says so, and the others go on.
+  const part = async (where, read) => {
+    try {
+      await read();
+    } catch (error) {
+      if (error.name === "AbortError" || error.kind === "unauthenticated") throw error;
+      where.querySelector(":scope > .problem[role=alert]")?.remove();
+      where.append(problem(error, () => part(where, read).catch(() => {})));
+    }
+  };
+  const readTerms = (inner) => part(terms, async () => showTerms(terms, ref, await get("terms", { run: ref }, inner), signal));
+  const readSummary = (inner) => part(stuck, async () => showStuck(stuck, ref, state, await get("summary", { run: ref }, inner), signal));
 
   // show shows a state of the run. It says aloud only what changes the answer to "who holds it".
   const show = (next) => {
@@ -122,7 +132,7 @@ function showStuck(place, ref, state, summary, signal) {
   const counts = summary.counts.filter((c) => c.ledger !== "other" || summary.counts.length === 1);
   refill(place, h("h2", { id: "stuck-title" }, "What is stuck"),
     all.length === 0 ? h("p", { class: "big" }, badge("nothing", "good"), " needs attention") : h("ul", { class: "problems" }, all.map((p) =>
-      h("li", { class: "problem " + (p.level || "plain") }, h("strong", null, p.what), ": ", p.why, " (", when(p.since), ") ",
+      h("li", { class: "problem " + (p.level || "plain") }, h("strong", null, p.what), ": ", p.why, p.since && [" (", when(p.since), ")"], " ",
         p.ref && h("button", { type: "button", on: { click: (event) => openRecord(event.target, ref, p.ref, signal) } }, "Show")))),
     summary.omitted ? h("p", { class: "quiet" }, `${count(summary.omitted)} further problems are not listed.`) : null,
     counts.length ? h("p", { class: "quiet counts" }, counts.map((c) => `${count(c.count)} ${c.ledger}${c.count === 1 ? "" : "s"} ${c.state ?? ""}`.trim()).join(" · ")) : null,

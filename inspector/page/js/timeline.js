@@ -90,6 +90,7 @@ export async function showTimeline(place, ref, order, signal) {
   await paged(place, "Timeline", order === "oldest" ? "Later events" : "Earlier events", signal, async (cursor) => {
     const page = await get("timeline", { run: ref, order, cursor }, signal);
     const notes = [];
+    if (page.records_error) notes.push(`Records are missing: ${page.records_error}.`);
     if (page.records_more) notes.push(`The run has more than ${count(page.records_read)} records: those that were not looked at are in the list of records only.`);
     if (page.omitted) notes.push(`${count(page.omitted)} records of these events are in the list of records only.`);
     return {

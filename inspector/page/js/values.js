@@ -7,7 +7,7 @@ import { getBytes } from "./api.js";
 export function value(content, where) {
   if (!content || content.bytes === 0) return h("p", { class: "quiet" }, "empty");
   if (content.hidden) return h("p", { class: "quiet" }, `${bytes(content.bytes)}, not shown: whoever has the id of a grant can write as its holder`);
-  const text = h("pre", { tabindex: "0", "aria-label": "Value" }, content.binary ? content.binary : pretty(content.cut ? null : content.text, content.text));
+  const text = h("pre", { tabindex: "0", role: "region", "aria-label": "Value" }, content.binary ? content.binary : pretty(content.cut ? null : content.text, content.text));
   const notes = h("p", { class: "quiet" }, content.binary ? `binary, ${bytes(content.bytes)}` : bytes(content.bytes), content.cut ? ", cut" : "");
   const box = h("div", { class: "value" }, text, notes);
   if (content.cut) {
@@ -48,7 +48,7 @@ async function loadWhole(box, content, where, button) {
     const binary = text === null || text.includes("\0");
     const shown = binary ? dump(data) : printable(pretty(text, text));
     const save = h("button", { type: "button", on: { click: () => saveFile(data) } }, "Save as a file");
-    fill(box, h("pre", { tabindex: "0", class: "whole", "aria-label": "Whole value" }, shown),
+    fill(box, h("pre", { tabindex: "0", role: "region", class: "whole", "aria-label": "Whole value" }, shown),
       h("p", { class: "quiet" }, binary ? `binary, ${bytes(data.length)}` : bytes(data.length), " ", save));
     box.querySelector("pre").focus();
   } catch (error) {
