@@ -271,7 +271,7 @@ func reduce(t *testing.T, data []byte) []byte {
 	alike := map[[3]uint32]color.Color{}
 	for c, n := range often {
 		r, g, b, _ := c.RGBA()
-		key := [3]uint32{r >> 12, g >> 12, b >> 12}
+		key := [3]uint32{r >> 11, g >> 11, b >> 11}
 		if n > often[alike[key]] {
 			alike[key] = c
 		}
