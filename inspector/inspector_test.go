@@ -175,7 +175,7 @@ func TestSearchReadsBoundedBytes(t *testing.T) {
 	}
 }
 
-// Journals and records page through everything exactly once, in both orders, whatever the sizes.
+// Journals and records page through everything exactly once, in both orders, at every size.
 func TestTimelinePages(t *testing.T) {
 	t.Parallel()
 	for name, size := range map[string]int{"small": 10, "large": 600 << 10} {
@@ -367,5 +367,58 @@ func TestBadRequests(t *testing.T) {
 	}
 	if b.log.Len() > 0 {
 		t.Errorf("bad requests are in the log: %s", b.log)
+	}
+}
+
+// Every request works on an engine with cursors of its own form, and refuses cursors that lie.
+func TestOnSQLite(t *testing.T) {
+	t.Parallel()
+	store, err := runstore.Open(t.Context(), "sqlite::memory:")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	b := newBench(t, nil)
+	b.handler = New(store, nil)
+	for i := range 7 {
+		spec := runstore.RunSpec{ID: runstore.RunID(fmt.Sprint("\xffr", i)), Runnable: runstore.After(0)}
+		spec.Writes.Append("k", nil)
+		spec.Writes.Put("job", nil, runstore.Place{Index: "jobs", At: runstore.After(0)})
+		if _, err := store.CreateRun(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, query := range map[string][]string{"runs": nil, "queue": {"index", "jobs"}} {
+		type page struct {
+			Runs, Entries []json.RawMessage
+			Cursor        string
+		}
+		n := 0
+		for cursor, more := "", true; more; more = cursor != "" {
+			p := read[page](b, path, append([]string{"limit", "2", "cursor", cursor}, query...)...)
+			n += len(p.Runs) + len(p.Entries)
+			cursor = p.Cursor
+		}
+		if n != 7 {
+			t.Errorf("%s: %d rows, want 7", path, n)
+		}
+		p := params{url.Values{}}
+		for i := 0; i < len(query); i += 2 {
+			p.Set(query[i], query[i+1])
+		}
+		for _, at := range []string{"x", "\x00\xff", strings.Repeat("A", 5000), `{"At":-1}`} {
+			if status, body := b.get(path, append([]string{"cursor", p.next(path, at)}, query...)...); status != 400 {
+				t.Errorf("%s after %.20q: status %d: %s", path, at, status, body)
+			}
+		}
+	}
+	run := toRef("\xffr3")
+	for _, path := range []string{"about", "run", "summary", "timeline", "records", "terms", "queues", "feed"} {
+		if status, body := b.get(path, "run", run); status != 200 {
+			t.Errorf("%s: status %d: %s", path, status, body)
+		}
+	}
+	if q := read[struct{ Queues []queueView }](b, "queues").Queues[0]; q.Due != 7 {
+		t.Errorf("%d runs without a driver, want 7", q.Due)
 	}
 }

@@ -230,7 +230,7 @@ func TestQueuePages(t *testing.T) {
 	}
 }
 
-// Terms, across pages: who wrote what under which token, and how the term ended.
+// Terms, across pages: the owner of each token, what was written under it, and how the term ended.
 func TestTerms(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)

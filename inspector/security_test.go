@@ -96,7 +96,7 @@ func texts(v any) string {
 	return ""
 }
 
-// Previews are short, whatever the value is; the whole value is served as bytes that no browser
+// Previews of every value are short; the whole value is served as bytes that no browser
 // interprets.
 func TestValues(t *testing.T) {
 	t.Parallel()
@@ -164,7 +164,7 @@ func TestGrantsAreSecret(t *testing.T) {
 	}
 }
 
-// A page of another site reaches nothing, under whatever name.
+// A page of another site reaches nothing, under any name.
 func TestForeignRequests(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -399,7 +399,7 @@ func (d damaged) ReadJournal(ctx context.Context, id runstore.RunID, from runsto
 	return d.RunStore.ReadJournal(ctx, id, from, limit)
 }
 
-// A damaged part of a run does not hide who holds it, nor the other parts.
+// A damaged part of a run does not hide the holder, nor the other parts.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)

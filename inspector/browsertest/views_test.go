@@ -263,7 +263,7 @@ func TestKeyboard(t *testing.T) {
 	b.tabTo(`el.matches(".timeline summary") && !el.parentElement.open`)
 }
 
-// Whatever a store holds, the page shows it as text.
+// The page shows everything that a store has as text.
 func TestHostile(t *testing.T) {
 	b := open(t, inspector.Access{Permission: inspector.Break})
 	check := func() {

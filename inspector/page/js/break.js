@@ -20,7 +20,7 @@ export function breakDialog(run, ref, about) {
     h("form", { on: { submit: send } },
       h("h2", { id: "break-title" }, "Break the lease of ", h("span", { class: "id" }, run.id)),
       h("p", null, "This ends the grant of ", h("strong", null, owner), " under token ", h("strong", { class: "token" }, text),
-        " at once: the store refuses whatever is still written under it, and another driver may take the run over. If the token has moved, nothing is changed."),
+        " at once: the store refuses every later write under it, and another driver may take the run over. If the token has moved, nothing is changed."),
       confirm.box, name.box, reason.box, trouble,
       h("div", { class: "buttons" }, submit, h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel"))));
   confirm.input.addEventListener("input", () => confirm.input.setCustomValidity(""));

@@ -93,7 +93,7 @@ export async function showRun(place, { rest, query, signal, about }) {
   }, failed);
 }
 
-// leaseSentence returns who holds a run.
+// leaseSentence describes the holder of a run.
 function leaseSentence(l) {
   if (l.state === "live") return `${l.owner} holds the run under token ${l.token_text}.`;
   if (l.state === "expired") return `The lease of ${l.owner} under token ${l.token_text} has expired; nothing has taken the run over.`;

@@ -7,7 +7,7 @@ import { queueChips } from "./queues.js";
 const pageRows = 50;
 const fields = ["prefix", "status", "lease", "app", "user", "session", "tenant", "from", "until"];
 const rarely = ["app", "user", "session", "tenant", "from", "until"];
-// A search looks at up to 4,000 runs in one request, and goes on by itself for this many requests.
+// A search looks at up to 4,000 runs in one request, and continues for this many requests without being asked.
 const autoRequests = 25;
 
 const statuses = ["runnable", "running", "waiting", "compensating", "stuck", "failed", "cancelled", "terminal"];
@@ -62,7 +62,7 @@ function cells(run) {
   ];
 }
 
-// lease returns who holds a run, in one line.
+// lease returns the holder of a run, in one line.
 export function lease(l) {
   if (l.state === "free") return h("span", { class: "quiet" }, l.token ? "free" : "never granted");
   return [h("span", { class: "owner" }, l.owner), " ", l.state === "expired" ? badge("expired", "warn") : "· expires", " ", when(l.expires)];

@@ -6,7 +6,7 @@ import { getBytes } from "./api.js";
 // value returns an element that shows a value. where names it to the API.
 export function value(content, where) {
   if (!content || content.bytes === 0) return h("p", { class: "quiet" }, "empty");
-  if (content.hidden) return h("p", { class: "quiet" }, `${bytes(content.bytes)}, not shown: whoever has the id of a grant can write as its holder`);
+  if (content.hidden) return h("p", { class: "quiet" }, `${bytes(content.bytes)}, not shown: the id of a grant lets its reader write as the holder`);
   const text = h("pre", { tabindex: "0", role: "region", "aria-label": "Value" }, content.binary ? content.binary : pretty(content.cut ? null : content.text, content.text));
   const notes = h("p", { class: "quiet" }, content.binary ? `binary, ${bytes(content.bytes)}` : bytes(content.bytes), content.cut ? ", cut" : "");
   const box = h("div", { class: "value" }, text, notes);
