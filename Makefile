@@ -15,6 +15,7 @@ PEERS := bench/peers
 TEMPORAL := bench/peers/temporal
 K8S := lease/k8s
 SITE := docs/site
+UI := inspector/browsertest
 
 .DEFAULT_GOAL := help
 
@@ -72,6 +73,7 @@ test-full: lint lint-containers ## the race detector on everything, all rounds, 
 	$(GO) run ./internal/testrun -full
 	TAPESTORE_EFFORT=full $(GO) -C $(EXAMPLE) test -race -count=1 ./...
 	$(MAKE) k8s
+	$(MAKE) ui-test
 	$(MAKE) peers
 	$(MAKE) containers
 
@@ -129,6 +131,10 @@ bench: ## the benchmark of all engines and their peers, into bench.html; minutes
 .PHONY: k8s
 k8s: $(STATICCHECK) ## the module for client-go's leader election: lint and tests
 	$(GO) -C $(K8S) vet ./... && (cd $(K8S) && $(CURDIR)/$(STATICCHECK) ./...) && $(GO) -C $(K8S) test -count=1 ./...
+
+.PHONY: ui-test
+ui-test: $(STATICCHECK) ## the page of the inspector in a headless Chromium; SCREENSHOTS=1 takes those of docs/inspector.md
+	$(GO) -C $(UI) vet ./... && (cd $(UI) && $(CURDIR)/$(STATICCHECK) ./...) && $(GO) -C $(UI) test -count=1 ./...
 
 .PHONY: peers
 peers: $(STATICCHECK) ## the peers of the benchmark: lint and tests

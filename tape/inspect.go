@@ -68,6 +68,10 @@ func RowOf(run runstore.RunID, rec runstore.Record) (any, error) {
 	return nil, nil
 }
 
+// HoldsGrant reports whether the record of that key has the id of a run's grant. With that id a writer
+// can make the fence of the holder, so programs that show records to people must not show its value.
+func HoldsGrant(key runstore.RecordKey) bool { return key == grantKey }
+
 // asRow returns row as an any, or nil if err is not nil.
 func asRow[R any](row R, err error) (any, error) {
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/tape"
 )
 
 // inspection is the state shared by the subcommands of inspect.
@@ -197,15 +196,4 @@ func plain(cell any) string {
 	default:
 		return fmt.Sprint(v)
 	}
-}
-
-// statusWord returns the name of a run's status.
-func statusWord(s tape.RunStatus) string {
-	if word, ok := map[tape.RunStatus]string{
-		tape.RunRunnable: "runnable", tape.RunRunning: "running", tape.RunWaiting: "waiting", tape.RunTerminal: "terminal",
-		tape.RunFailed: "failed", tape.RunCompensating: "compensating", tape.RunStuck: "stuck", tape.RunCancelled: "cancelled",
-	}[s]; ok {
-		return word
-	}
-	return fmt.Sprintf("status-%d", s)
 }

@@ -142,26 +142,26 @@ func (l *ledgers) add(now time.Time, row any) {
 		l.Decisions = append(l.Decisions, decisionView{r.Index, r.Model, r.PolicyVersion, int64(r.Seq), r.Time, r.Request, r.Response, r.Rationale})
 	case tape.Effect:
 		l.Effects = append(l.Effects, effectView{
-			r.Key, effectWord(r.Status), r.Tool, semanticsWord(r.Semantics), dispatchWord(r.Mode), r.Decision,
+			r.Key, r.Status.String(), r.Tool, r.Semantics.String(), r.Mode.String(), r.Decision,
 			r.Connector, r.BusinessKey, r.Scope, int64(r.Seq), r.Time, r.Request, r.Response, r.Error,
 		})
 		if r.Mode == tape.Outbox {
 			l.Outbox = append(l.Outbox, outboxView{
-				r.Key, effectWord(r.Status), r.DispatchAttempts, r.NextDispatch, r.ExternalRef, r.LastDispatchError,
+				r.Key, r.Status.String(), r.DispatchAttempts, r.NextDispatch, r.ExternalRef, r.LastDispatchError,
 				claimView{r.DispatchClaimedBy, r.DispatchClaimExpires, r.Claims},
 			})
 		}
 	case tape.Obligation:
 		l.Obligations = append(l.Obligations, obligationView{
-			int64(r.Seq), r.EffectKey, r.Kind, r.Compensator, obligationWord(r.Status), r.Attempts, r.MaxAttempts, r.NextAttempt,
+			int64(r.Seq), r.EffectKey, r.Kind, r.Compensator, r.Status.String(), r.Attempts, r.MaxAttempts, r.NextAttempt,
 			r.LastError, r.Payload, r.Result, r.Time, claimView{r.ClaimedBy, r.ClaimExpires, r.Claims},
 		})
 	case tape.Budget:
 		l.Budget = &budgetView{r.USDSpent, r.USDCap, r.TokensSpent, r.TokenCap}
 	case tape.Gate:
-		l.Gates = append(l.Gates, gateView{r.Name, gateWord(r), r.Context, r.Resolution})
+		l.Gates = append(l.Gates, gateView{r.Name, r.State(), r.Context, r.Resolution})
 	case tape.Timer:
-		l.Timers = append(l.Timers, timerView{r.ID, r.Kind, timerWord(r, now), timerTime(r.FireAtMS), r.CreatedAt, r.Payload})
+		l.Timers = append(l.Timers, timerView{r.ID, r.Kind, r.State(now), timerTime(r.FireAtMS), r.CreatedAt, r.Payload})
 	case tape.Compaction:
 		l.Compaction = &compactionView{map[bool]string{true: "done", false: "begun"}[r.Done], int64(r.UpTo), r.Decisions, r.Effects, r.Bytes}
 	case tape.Session:
@@ -282,59 +282,6 @@ func (in *inspection) readRow(run runstore.RunID, rec runstore.Record) any {
 		fmt.Fprintf(in.notes, "record %s cannot be read: %v\n", plain(string(rec.Key)), err)
 	}
 	return row
-}
-
-// word returns the name of a number, or the number.
-func word[N ~int32](names map[N]string, n N) string {
-	if name, ok := names[n]; ok {
-		return name
-	}
-	return fmt.Sprintf("status-%d", n)
-}
-
-func effectWord(s tape.EffectStatus) string {
-	return word(map[tape.EffectStatus]string{
-		tape.EffectPending: "pending", tape.EffectConfirmed: "confirmed", tape.EffectFailed: "failed", tape.EffectUnknown: "unknown",
-	}, s)
-}
-
-func semanticsWord(s tape.EffectSemantics) string {
-	return word(map[tape.EffectSemantics]string{
-		tape.SemanticsUnspecified: "", tape.Idempotent: "idempotent", tape.NonIdempotent: "non-idempotent", tape.ObserveOnly: "observe-only",
-	}, s)
-}
-
-func dispatchWord(m tape.DispatchMode) string {
-	return word(map[tape.DispatchMode]string{tape.DispatchUnspecified: "", tape.Inline: "inline", tape.Outbox: "outbox"}, m)
-}
-
-func obligationWord(s tape.ObligationStatus) string {
-	return word(map[tape.ObligationStatus]string{
-		tape.ObligationPending: "pending", tape.ObligationCommitted: "committed",
-		tape.ObligationCompensated: "compensated", tape.ObligationStuck: "stuck",
-	}, s)
-}
-
-func gateWord(g tape.Gate) string {
-	switch {
-	case g.Consumed:
-		return "consumed"
-	case g.Delivered:
-		return "delivered"
-	default:
-		return "empty"
-	}
-}
-
-func timerWord(m tape.Timer, now time.Time) string {
-	switch {
-	case m.Fired:
-		return "fired"
-	case m.FireAtMS <= now.UnixMilli():
-		return "due"
-	default:
-		return "set"
-	}
 }
 
 func capWord[N float64 | int64](limit N) string {

@@ -47,7 +47,7 @@ func (in *inspection) runs(ctx context.Context, _ []string) error {
 	err := in.heads(ctx, "runs", func(head runstore.Run) bool {
 		k := key(head)
 		rows = append(rows, []any{
-			string(head.ID), statusWord(tape.RunStatus(head.Status)), int64(head.LastSeq), int64(head.Token), in.lease(head),
+			string(head.ID), tape.RunStatus(head.Status).String(), int64(head.LastSeq), int64(head.Token), in.lease(head),
 			head.CreatedAt, k.App, k.User, k.Session, k.Invocation,
 		})
 		return true
@@ -162,7 +162,7 @@ func (in *inspection) run(ctx context.Context, args []string) error {
 		return err
 	}
 	view := runView{
-		Run: string(head.ID), Status: statusWord(tape.RunStatus(head.Status)), Seq: int64(head.LastSeq), Token: int64(head.Token),
+		Run: string(head.ID), Status: tape.RunStatus(head.Status).String(), Seq: int64(head.LastSeq), Token: int64(head.Token),
 		Lease: in.lease(head), Reactor: string(head.Holder.Reactor), Started: head.CreatedAt, ledgers: ledgers{Effects: []effectView{}}, Records: []recordView{},
 	}
 	if p := head.Holder.Preempted; p.Reason != "" {

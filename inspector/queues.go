@@ -1,0 +1,167 @@
+package inspector
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
+)
+
+// maxDue is how many due entries of a queue are counted.
+const maxDue = 100
+
+// knownQueue is a queue of the store or of Tape.
+type knownQueue struct {
+	index  runstore.IndexName
+	title  string
+	remark string
+	// level is that of a due entry: stuck work is bad from the first moment.
+	level string
+	// late reports that an entry is late only after lateAfter.
+	late bool
+}
+
+var knownQueues = []knownQueue{
+	{runstore.IndexRunnable, "Runs without a driver", "runs that want a driver and that no live lease covers", levelWarn, true},
+	{tape.IndexUnknown, "Effects with an unknown outcome", "a reconciler has to find out whether they happened", levelBad, false},
+	{tape.IndexStuckObligations, "Stuck obligations", "every attempt to compensate failed, or a worker gave up", levelBad, false},
+	{tape.IndexObligations, "Obligations to compensate", "due, or claimed by a worker whose claim has expired", levelWarn, true},
+	{tape.IndexDispatch, "Effects to dispatch", "outbox effects that wait for a dispatcher", levelWarn, true},
+	{tape.IndexTimers, "Timers", "due, and not yet fired", levelWarn, true},
+	{tape.IndexPending, "Effects under way", "begun, with no recorded outcome", "", true},
+}
+
+// queueView is a queue with its due entries.
+type queueView struct {
+	Ref    string `json:"ref"`
+	Index  string `json:"index"`
+	Title  string `json:"title"`
+	Remark string `json:"remark"`
+	// Due is how many entries are due; More reports that there are further ones.
+	Due  int  `json:"due"`
+	More bool `json:"more,omitempty"`
+	// Oldest is the time of the entry that is due longest.
+	Oldest time.Time `json:"oldest,omitzero"`
+	Level  string    `json:"level,omitempty"`
+	// Error says that the queue could not be read.
+	Error string `json:"error,omitempty"`
+}
+
+// queues returns the queues of the store and of Tape with the number of their due entries.
+func (in *inspector) queues(ctx context.Context, _ params) (any, error) {
+	now, err := in.store.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v := struct {
+		Now    time.Time   `json:"now"`
+		Queues []queueView `json:"queues"`
+	}{Now: now, Queues: make([]queueView, len(knownQueues))}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(3) // each holds up to a page of a read
+	for i, known := range knownQueues {
+		group.Go(func() error {
+			q := queueView{Ref: toRef(string(known.index)), Index: string(known.index), Title: known.title, Remark: known.remark}
+			entries, err := in.store.ScanIndex(ctx, runstore.IndexQuery{Index: known.index, Until: now, Limit: maxDue})
+			if errors.Is(err, runstore.ErrCorrupt) { // one damaged record must not hide the other queues
+				q.Error, q.Level, err = brief(err.Error()), levelBad, nil
+			}
+			if err != nil {
+				return err
+			}
+			if q.Due = len(entries); q.Due > 0 {
+				size := 0
+				for _, e := range entries {
+					size += len(e.Record.Value) + len(e.Head.Summary.Value)
+				}
+				q.More = q.Due == maxDue || size >= runstore.MaxPageBytes
+				if q.Oldest = entries[0].At; !known.late || now.Sub(q.Oldest) > lateAfter {
+					q.Level = known.level
+				}
+			}
+			v.Queues[i] = q
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// entryView is an entry of a queue.
+type entryView struct {
+	At     time.Time   `json:"at"`
+	Head   headView    `json:"run"`
+	Record *recordView `json:"record,omitempty"`
+}
+
+// queue returns a page of an index in the order of time: the entries that are due, or with all=yes
+// those to come, too.
+func (in *inspector) queue(ctx context.Context, p params) (any, error) {
+	index, err := fromRef(p.Get("index"))
+	if err != nil {
+		return nil, badRequest("index", "%v", err)
+	}
+	limit, err := p.limit()
+	if err != nil {
+		return nil, err
+	}
+	all, err := p.one("all", "no", "yes", "no")
+	if err != nil {
+		return nil, err
+	}
+	order, err := p.one("order", "oldest", "newest", "oldest")
+	if err != nil {
+		return nil, err
+	}
+	at, err := p.cursor("queue")
+	if err != nil {
+		return nil, err
+	}
+	now, err := in.store.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	q := runstore.IndexQuery{
+		Index: runstore.IndexName(index), Until: now, After: runstore.Cursor(at), Limit: limit, Newest: order == "newest", Heads: true,
+	}
+	if all == "yes" {
+		q.Until = runstore.EndOfTime
+	}
+	page, err := in.store.ScanIndex(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	v := struct {
+		Now     time.Time   `json:"now"`
+		Index   string      `json:"index"`
+		Title   string      `json:"title,omitempty"`
+		Remark  string      `json:"remark,omitempty"`
+		Entries []entryView `json:"entries"`
+		Cursor  string      `json:"cursor,omitempty"`
+	}{Now: now, Index: shown(index), Entries: []entryView{}}
+	for _, known := range knownQueues {
+		if string(known.index) == index {
+			v.Title, v.Remark = known.title, known.remark
+		}
+	}
+	size := 0
+	for _, e := range page {
+		size += len(e.Record.Value) + len(e.Head.Summary.Value)
+		entry := entryView{At: e.At, Head: viewHead(e.Head, now)}
+		if e.Record.Version != 0 {
+			record := viewRecord(e.Run, e.Record, now)
+			entry.Record = &record
+		}
+		v.Entries = append(v.Entries, entry)
+	}
+	if len(page) == limit || size >= runstore.MaxPageBytes {
+		v.Cursor = p.next("queue", string(page[len(page)-1].Cursor))
+	}
+	return v, nil
+}
