@@ -232,3 +232,50 @@ func (f *fixture) putRequest(value string) {
 		f.t.Fatal(err)
 	}
 }
+
+// A lease whose handoff did not reach the store, and which the successor acquired after the expiry, was
+// lost, not handed off.
+func TestSuccessorOfAnExpiredLease(t *testing.T) {
+	for name, between := range map[string]bool{"at once": false, "after another holder": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				var cut sync.WaitGroup
+				cut.Add(1)
+				f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+					f.mu.Lock()
+					consents := len(f.acquires[n-1].Guards) > 0
+					f.mu.Unlock()
+					if consents {
+						cut.Wait()
+					}
+					return next()
+				}
+				f.renew = func(_ context.Context, _ int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					if f.head().Token > 1 {
+						return next()
+					}
+					return runstore.Renewed{}, unavailable()
+				}
+				h := f.begin(&lease.Options{Handoff: lease.Overlap, Grace: time.Hour}, 0, nil)
+				if between {
+					time.AfterFunc(agent.TTL+time.Millisecond, func() {
+						l, err := f.RunStore.AcquireLease(context.Background(), runstore.AcquireRequest{Run: run, LeaseSpec: runstore.LeaseSpec{Owner: "other", TTL: time.Second}})
+						if err != nil {
+							t.Errorf("the other holder: %v", err)
+							return
+						}
+						_, _ = f.RunStore.ReleaseLease(context.Background(), runstore.ReleaseRequest{Fence: l.Fence()})
+					})
+				}
+				h.succeed(t.Context(), cut.Done)
+				if !errors.Is(h.oldErr, lease.ErrLost) || errors.Is(h.oldErr, lease.ErrHandedOff) {
+					t.Errorf("the holder got %v, want a loss", h.oldErr)
+				}
+				if want := map[bool]runstore.Token{false: 2, true: 3}[between]; h.nextErr != nil || h.granted.Lease.Token != want {
+					t.Errorf("the successor got token %v, %v; want %v", h.granted.Lease.Token, h.nextErr, want)
+				}
+			})
+		})
+	}
+}

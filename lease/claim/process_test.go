@@ -5,32 +5,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/childprocess"
 	"github.com/tapestore/tapestore/internal/claimload"
 	"github.com/tapestore/tapestore/lease/claim"
 	"github.com/tapestore/tapestore/runstore"
 	_ "github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// childVariable holds "NAME URL" in the environment of a consumer's process.
-const childVariable = "CLAIM_TEST_CHILD"
-
 func TestMain(m *testing.M) {
-	if name, url, found := strings.Cut(os.Getenv(childVariable), " "); found {
-		if err := child(runstore.Owner(name), url); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
+	childprocess.Main(m, func(args []string) error { return child(runstore.Owner(args[0]), args[1]) })
 }
 
 // processTTL is long enough that a consumer on a machine with other work acknowledges in time, and
@@ -85,55 +74,6 @@ func child(name runstore.Owner, url string) error {
 	return nil
 }
 
-// process is a consumer in a process.
-type process struct {
-	cmd   *exec.Cmd
-	stdin io.WriteCloser
-	lines chan string
-}
-
-func startProcess(t *testing.T, url, name string) *process {
-	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"="+name+" "+url)
-	cmd.Stderr = os.Stderr
-	dieWithParent(cmd)
-	stdin, err := cmd.StdinPipe()
-	must(t, err)
-	stdout, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	p := &process{cmd: cmd, stdin: stdin, lines: make(chan string, 1000)}
-	go func() {
-		defer close(p.lines)
-		for s := bufio.NewScanner(stdout); s.Scan(); {
-			p.lines <- s.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // if it has ended already, that is well
-		_ = cmd.Wait()
-	})
-	return p
-}
-
-// next returns the next line of a process.
-func (p *process) next(t *testing.T) string {
-	t.Helper()
-	line, ok := <-p.lines
-	if !ok {
-		t.Fatal("the process ended")
-	}
-	return line
-}
-
-// order lets a process make its next ack.
-func (p *process) order(t *testing.T) {
-	t.Helper()
-	_, err := fmt.Fprintln(p.stdin)
-	must(t, err)
-}
-
 // Consumers in processes of their own: one is killed with two claimed messages and a seat, another
 // stalls beyond its claims. Their messages are claimed again as the second attempt, the late acks of
 // the stalled one are refused, and the seats are free.
@@ -148,18 +88,18 @@ func TestProcesses(t *testing.T) {
 	for i := range 6 {
 		put(t, q, fmt.Sprint("m", i), true)
 	}
-	killed, stalled := startProcess(t, url, "killed"), startProcess(t, url, "stalled")
+	killed, stalled := childprocess.Start(t, nil, "killed", url), childprocess.Start(t, nil, "stalled", url)
 	attempts := map[string]int{} // of the messages that the processes have claimed
-	for _, p := range []*process{killed, stalled} {
+	for _, p := range []*childprocess.Process{killed, stalled} {
 		for range 2 {
-			line, id, attempt := p.next(t), "", 0
+			line, id, attempt := p.Next(t, ""), "", 0
 			if _, err := fmt.Sscanf(line, "claimed %s %d", &id, &attempt); err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
 			attempts[id] = max(attempts[id], attempt)
 		}
 	}
-	must(t, killed.cmd.Process.Kill())
+	must(t, killed.Cmd.Process.Kill())
 
 	for acked := 0; acked < 6; {
 		for _, r := range claimAll(t, q, "survivor", time.Hour) {
@@ -174,8 +114,9 @@ func TestProcesses(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // the claims of the processes expire on the store clock
 	}
 	for range 2 {
-		stalled.order(t)
-		if line := stalled.next(t); !strings.HasPrefix(line, "lost m") || !strings.HasSuffix(line, "claimed again") {
+		_, err := fmt.Fprintln(stalled.In) // lets it make its next ack
+		must(t, err)
+		if line := stalled.Next(t, ""); !strings.HasPrefix(line, "lost m") || !strings.HasSuffix(line, "claimed again") {
 			t.Errorf("the stalled process printed %q, want that its claim is lost", line)
 		}
 	}
@@ -191,7 +132,7 @@ func TestProcesses(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	wantUsage(t, seats, claim.Usage{Capacity: 2, Committed: 2})
-	must(t, stalled.stdin.Close())
+	must(t, stalled.In.Close())
 }
 
 // The loads on SQLite, in real time, over three handles on one file.

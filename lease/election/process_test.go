@@ -1,36 +1,23 @@
 package election_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/childprocess"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/lease/election"
 	"github.com/tapestore/tapestore/runstore"
 	_ "github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// childVariable holds the URL of the store in the environment of a replica's process.
-const childVariable = "ELECTION_TEST_CHILD"
-
 func TestMain(m *testing.M) {
-	if url := os.Getenv(childVariable); url != "" {
-		if err := child(url); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
+	childprocess.Main(m, func(args []string) error { return child(args[0]) })
 }
 
 // processTTL is long enough that a machine with other work renews in time, and short enough for a
@@ -40,11 +27,7 @@ const processTTL = 3 * time.Second
 // child is a replica: while it is active, it commits an event every 20 ms and prints what happens.
 // It ends when its standard input does.
 func child(url string) error {
-	ctx, stop := context.WithCancel(context.Background())
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent ends or closes the pipe
-		stop()
-	}()
+	ctx := childprocess.UntilStopped()
 	store, err := runstore.Open(ctx, url)
 	if err != nil {
 		return err
@@ -89,56 +72,6 @@ func stopped(ctx context.Context) <-chan struct{} {
 	return nil
 }
 
-// process is a replica in a process.
-type process struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	lines chan string
-}
-
-func startProcess(t *testing.T, url, name string) *process {
-	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"="+url, election.ReplicaVariable+"="+name)
-	cmd.Stderr = os.Stderr
-	dieWithParent(cmd)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	p := &process{cmd: cmd, stdin: stdin, lines: make(chan string, 1000)}
-	go func() {
-		defer close(p.lines)
-		for s := bufio.NewScanner(stdout); s.Scan(); {
-			p.lines <- s.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // if it has ended already, that is well
-		_ = cmd.Wait()
-	})
-	return p
-}
-
-// next returns the next line of a process that begins with a word.
-func (p *process) next(t *testing.T, word string) string {
-	t.Helper()
-	for line := range p.lines {
-		if strings.HasPrefix(line, word) {
-			return line
-		}
-	}
-	t.Fatalf("the process ended before it printed %q", word)
-	return ""
-}
-
 // Replicas in processes of their own: the active one is killed, the next is stopped beyond its lease
 // and continued. Standbys take over, the late write of the stopped replica is refused, and the
 // journal has the writes of each term after all those of the terms before it.
@@ -150,14 +83,14 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = store.Close() }()
-	all := map[string]*process{}
+	all := map[string]*childprocess.Process{}
 	events := make(chan string, 1000) // "NAME active TOKEN"
 	for _, name := range []string{"a", "b", "c"} {
-		p := startProcess(t, url, name)
-		p.next(t, "ready")
+		p := childprocess.Start(t, []string{election.ReplicaVariable + "=" + name}, url)
+		p.Next(t, "ready")
 		all[name] = p
 		go func() {
-			for line := range p.lines {
+			for line := range p.Lines {
 				events <- name + " " + line
 			}
 		}()
@@ -177,7 +110,7 @@ func TestProcesses(t *testing.T) {
 	}
 	first := await("active 1")
 	awaitEvents(t, store, 1)
-	if err := all[first].cmd.Process.Kill(); err != nil {
+	if err := all[first].Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	killed := time.Now()
@@ -185,17 +118,17 @@ func TestProcesses(t *testing.T) {
 	awaitEvents(t, store, 2)
 	t.Logf("killed: a standby was active after %v, with a TTL of %v", time.Since(killed).Round(time.Millisecond), processTTL)
 
-	suspend(t, store, all[second].cmd.Process)
+	all[second].Suspend(t, store)
 	paused := time.Now()
 	await("active 3")
 	awaitEvents(t, store, 3)
 	t.Logf("stopped: a standby was active after %v", time.Since(paused).Round(time.Millisecond))
-	resume(t, all[second].cmd.Process)
+	all[second].Resume(t)
 	if late := await("refused"); late != second {
 		t.Errorf("the write of %s was refused, want that of %s, which was stopped", late, second)
 	}
 	for _, p := range all {
-		_ = p.stdin.Close() // one of them is dead
+		_ = p.In.Close() // one of them is dead
 	}
 
 	last, ticks := runstore.Token(0), map[runstore.Token]int{}

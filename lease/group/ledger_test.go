@@ -28,8 +28,9 @@ func newLedger(t *testing.T, store runstore.RunStore) *ledger {
 	return &ledger{t: t, store: store, active: map[int]map[*lease.Held]string{}}
 }
 
-// shards is work of a member that shares n shards: each shard's work commits an event every 100 ms,
-// through the member's connection, until its context ends.
+// shards is work of a member that shares n shards: each shard's work commits an event every 400 ms,
+// through the member's connection, until its context ends. Commits are what the tests spend their time
+// with. Two owners that trust their lease are noticed when the second one begins, however rare they are.
 func (l *ledger) shards(process string, c runstore.RunStore, n int) func(context.Context, *group.Membership) error {
 	return func(ctx context.Context, m *group.Membership) error {
 		return m.Shards(ctx, n, func(ctx context.Context, held *lease.Held, shard int) error {
@@ -41,7 +42,7 @@ func (l *ledger) shards(process string, c runstore.RunStore, n int) func(context
 				}
 				select {
 				case <-ctx.Done():
-				case <-time.After(100 * time.Millisecond):
+				case <-time.After(400 * time.Millisecond):
 				}
 			}
 			return context.Cause(ctx)

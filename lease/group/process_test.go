@@ -1,40 +1,24 @@
 package group_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/childprocess"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/lease/group"
 	"github.com/tapestore/tapestore/runstore"
 	_ "github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// The environment of a worker's process: the URL of the store, and the member's name.
-const (
-	childVariable = "GROUP_TEST_CHILD"
-	nameVariable  = "GROUP_TEST_NAME"
-)
-
 func TestMain(m *testing.M) {
-	if url := os.Getenv(childVariable); url != "" {
-		if err := child(url, os.Getenv(nameVariable)); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
+	childprocess.Main(m, func(args []string) error { return child(args[0], args[1]) })
 }
 
 const (
@@ -50,11 +34,7 @@ func processOptions() *group.Options {
 // child is a worker: it commits an event to each of its shards every 50 ms, until its standard input
 // ends. After a loss of its membership, as on a machine with too much other work, it joins again.
 func child(url, name string) error {
-	ctx, stop := context.WithCancel(context.Background())
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent ends or closes the pipe
-		stop()
-	}()
+	ctx := childprocess.UntilStopped()
 	store, err := runstore.Open(ctx, url)
 	if err != nil {
 		return err
@@ -89,44 +69,6 @@ func child(url, name string) error {
 		}
 		fmt.Println("lost the membership:", err)
 	}
-}
-
-// worker is a worker in a process.
-type worker struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	lost  chan string // a line for each lost membership; closed when the process has ended
-}
-
-func startWorker(t *testing.T, url, name string) *worker {
-	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"="+url, nameVariable+"="+name)
-	cmd.Stderr = os.Stderr
-	dieWithParent(cmd)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w := &worker{cmd: cmd, stdin: stdin, lost: make(chan string, 100)}
-	go func() {
-		defer close(w.lost)
-		for s := bufio.NewScanner(stdout); s.Scan(); {
-			w.lost <- s.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // if it has ended already, that is well
-		_ = cmd.Wait()
-	})
-	return w
 }
 
 // awaitOwners waits until each shard has an owner with a live lease, one of those wanted, and an event
@@ -184,13 +126,13 @@ func TestProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]*worker{}
+	all := map[string]*childprocess.Process{}
 	for _, name := range []string{"a", "b", "c"} {
-		all[name] = startWorker(t, url, name)
+		all[name] = childprocess.Start(t, nil, url, name)
 	}
 	before := awaitAssignment(t, g, "a", "b", "c")
 	awaitOwners(t, store, g, "a", "b", "c")
-	if err := all["b"].cmd.Process.Kill(); err != nil {
+	if err := all["b"].Cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	killed := time.Now()
@@ -205,12 +147,12 @@ func TestProcesses(t *testing.T) {
 	}
 	undisturbed := true
 	for name, w := range all {
-		_ = w.stdin.Close() // one of them is dead
-		for line := range w.lost {
+		_ = w.In.Close() // one of them is dead
+		for line := range w.Lines {
 			t.Logf("%s %s", name, line)
 			undisturbed = false
 		}
-		if err := w.cmd.Wait(); err != nil && name != "b" {
+		if err := w.Cmd.Wait(); err != nil && name != "b" {
 			t.Errorf("worker %s: %v", name, err)
 		}
 	}

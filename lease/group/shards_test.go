@@ -50,7 +50,7 @@ func TestKilledWorker(t *testing.T) {
 					if time.Since(killed) > bound {
 						t.Fatalf("owners %v after %v, want a or c", l.owners(workers[0].group, n), time.Since(killed))
 					}
-					time.Sleep(10 * time.Millisecond)
+					time.Sleep(50 * time.Millisecond)
 				}
 				t.Logf("every shard had an owner again after the TTL of %v and %v", ttl, time.Since(killed)-ttl)
 				after := l.owners(workers[0].group, n)
@@ -65,7 +65,7 @@ func TestKilledWorker(t *testing.T) {
 				if got := l.changes(workers[0].group); len(got) != changes+1 || got[changes].Moved != 10 || got[changes].Members != 2 || got[changes].Shards != n {
 					t.Errorf("changes %+v, want a further one with 10 moves", got)
 				}
-				time.Sleep(time.Minute)
+				time.Sleep(2 * ttl)
 				l.checkJournals(workers[0].group, n)
 			})
 		}
@@ -412,7 +412,7 @@ func TestManyShards(t *testing.T) {
 		}
 		a := join(t, store, group.MemberSpec{Name: "a"}, work)
 		b := join(t, store, group.MemberSpec{Name: "b"}, work)
-		time.Sleep(time.Minute)
+		time.Sleep(3 * ttl)
 		a.set(func(c *conn) { c.cut = true })
 		b.set(func(c *conn) { c.acquires = 0 })
 		time.Sleep(bound)

@@ -1,15 +1,10 @@
 package k8s_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,24 +13,14 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
+	"github.com/tapestore/tapestore/internal/childprocess"
 	"github.com/tapestore/tapestore/lease/k8s"
 	"github.com/tapestore/tapestore/runstore"
 	_ "github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-const childVariable = "K8S_TEST_CHILD" // the kind of lock, the identity and the URL of the store
-
 func TestMain(m *testing.M) {
-	if child := os.Getenv(childVariable); child != "" {
-		kind, rest, _ := strings.Cut(child, " ")
-		identity, url, _ := strings.Cut(rest, " ")
-		if err := controller(kind, identity, url); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
+	childprocess.Main(m, func(args []string) error { return controller(args[0], args[1], args[2]) })
 }
 
 // steps is the number of writes of one task of the controller.
@@ -44,11 +29,7 @@ const steps = 40
 // controller is a process with an elector. As the leader it works on one task of many writes, and
 // does not look at its context in between: as if it were paused between the look and the write.
 func controller(kind, identity, url string) error {
-	ctx, stop := context.WithCancel(context.Background())
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // until the parent ends or closes the pipe
-		stop()
-	}()
+	ctx := childprocess.UntilStopped()
 	store, err := runstore.Open(ctx, url)
 	if err != nil {
 		return err
@@ -156,17 +137,17 @@ func TestPausedLeader(t *testing.T) {
 			if _, err := store.CreateRun(t.Context(), runstore.RunSpec{ID: "controller"}); err != nil {
 				t.Fatal(err)
 			}
-			first := start(t, kind, "first", url)
-			first.next(t, "working")
-			suspend(t, store, first.cmd.Process)
-			second := start(t, kind, "second", url)
-			second.next(t, "working")
-			resume(t, first.cmd.Process)
+			first := childprocess.Start(t, nil, kind, "first", url)
+			first.Next(t, "working")
+			first.Suspend(t, store)
+			second := childprocess.Start(t, nil, kind, "second", url)
+			second.Next(t, "working")
+			first.Resume(t)
 			var stored, refused int
-			if _, err := fmt.Sscanf(first.next(t, "done"), "done %d %d", &stored, &refused); err != nil {
+			if _, err := fmt.Sscanf(first.Next(t, "done"), "done %d %d", &stored, &refused); err != nil {
 				t.Fatal(err)
 			}
-			second.next(t, "done")
+			second.Next(t, "done")
 
 			late, takenOver := 0, false
 			for e, err := range runstore.Journal(t.Context(), store, "controller", 1) {
@@ -188,43 +169,4 @@ func TestPausedLeader(t *testing.T) {
 			}
 		})
 	}
-}
-
-type process struct {
-	cmd   *exec.Cmd
-	lines *bufio.Scanner
-}
-
-func start(t *testing.T, kind, identity, url string) *process {
-	t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"="+kind+" "+identity+" "+url)
-	dieWithParent(cmd)
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // if it has ended already, that is well
-		_ = cmd.Wait()
-	})
-	return &process{cmd, bufio.NewScanner(stdout)}
-}
-
-// next returns the next line of a process that begins with a word.
-func (p *process) next(t *testing.T, word string) string {
-	t.Helper()
-	for p.lines.Scan() {
-		if strings.HasPrefix(p.lines.Text(), word) {
-			return p.lines.Text()
-		}
-	}
-	t.Fatalf("the process ended before it printed %q", word)
-	return ""
 }

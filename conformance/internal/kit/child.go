@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance/harness"
+	"github.com/tapestore/tapestore/internal/childprocess"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -111,7 +112,7 @@ func StartChild(t harness.T, e ChildTask) *Child {
 	c := &Child{Cmd: exec.Command(program, args...)}
 	c.Cmd.Env = append(os.Environ(), childVariable+"="+string(text))
 	c.Cmd.Stderr = os.Stderr
-	dieWithParent(c.Cmd)
+	childprocess.DieWithParent(c.Cmd)
 	if c.In, err = c.Cmd.StdinPipe(); err != nil {
 		t.Fatalf("child: %v", err)
 	}
