@@ -29,7 +29,7 @@
 //     have seen at one instant. Different runs are of different instants.
 //   - Every run that exists from the begin to the end of the export is in the archive, listed or not.
 //   - It takes no lease and writes nothing to the store.
-//   - Memory is bounded by two pages of a read and one batch (16 MiB), however large a run is.
+//   - Memory is bounded by a few pages of a read, however large a run is.
 //
 // A run that is written all the time fails the export after some attempts. Stop its driver.
 //

@@ -166,6 +166,7 @@ func TestExportDirContinues(t *testing.T) {
 	s := store.Open()
 	randomStore(t, s, 7, 6)
 	opts := &archive.ExportOptions{PartBytes: 1, Label: "source"}
+	want := must(archive.Export(t.Context(), s, &bytes.Buffer{}, nil))(t)
 	cuts := 0
 	for most := int64(1); ; most += 3 {
 		dir := t.TempDir()
@@ -177,8 +178,8 @@ func TestExportDirContinues(t *testing.T) {
 		before, _ := os.ReadDir(dir)
 		counts := must(archive.ExportDir(t.Context(), s, dir, opts))(t)
 		source := must(archive.Open(dir))(t)
-		if checked := must(archive.Check(t.Context(), source))(t); checked != counts {
-			t.Errorf("checked %+v of %+v", checked, counts)
+		if checked := must(archive.Check(t.Context(), source))(t); checked != counts || counts != want {
+			t.Errorf("checked %+v of %+v, want %+v", checked, counts, want)
 		}
 		report := must(archive.VerifyArchive(t.Context(), source, s, &archive.VerifyOptions{Found: func(d archive.Difference) { t.Error(d) }}))(t)
 		if report.Differing != 0 || report.Compared != counts {

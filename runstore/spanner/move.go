@@ -3,6 +3,7 @@ package spanner
 import (
 	"context"
 	"errors"
+	"math"
 
 	"cloud.google.com/go/spanner"
 
@@ -10,20 +11,34 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
-// ScanRuns implements adapter.MoverCore, in the order of the hashes of the ids.
+// ScanRuns implements adapter.MoverCore, in the order of the hashes of the ids. It reads a range of the
+// primary key, and leaves out the rows of purged runs.
 func (s *engine) ScanRuns(ctx context.Context, after runstore.RunID, limit int) (ids []runstore.RunID, err error) {
-	k := keyOf(after)
-	params := map[string]any{"hash": k.hash, "run": k.run, "limit": int64(limit)}
-	if after == "" {
-		params["run"] = []byte(nil)
+	rows := spanner.AllKeys()
+	for {
+		if after != "" {
+			k := keyOf(after)
+			rows = spanner.KeyRange{Start: spanner.Key{k.hash, k.run}, End: spanner.Key{int64(math.MaxInt64)}, Kind: spanner.OpenClosed}
+		}
+		read := 0
+		err = s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+			return tx.ReadWithOptions(ctx, "Runs", rows, []string{"Run", "Created"}, s.read("scan-runs", limit))
+		}, func() { ids, read = nil, 0 }, func(row *spanner.Row) (bool, error) {
+			var id []byte
+			var created spanner.NullTime
+			if err := row.Columns(&id, &created); err != nil {
+				return false, err
+			}
+			read++
+			if after = runstore.RunID(id); created.Valid {
+				ids = append(ids, after)
+			}
+			return true, nil
+		})
+		if err != nil || len(ids) > 0 || read < limit {
+			return ids, err
+		}
 	}
-	err = s.each(ctx, "scan-runs", spanner.Statement{SQL: sqlRunsScan, Params: params}, func() { ids = nil }, func(row *spanner.Row) (bool, error) {
-		var id []byte
-		err := row.Columns(&id)
-		ids = append(ids, runstore.RunID(id))
-		return true, err
-	})
-	return ids, err
 }
 
 // ReadPlaced implements adapter.MoverCore.

@@ -28,7 +28,6 @@ var (
 	sqlRunnablePageBack   = sqlFiles.Statement("runnable_page_back")
 	sqlRunsPage           = sqlFiles.Statement("runs_page")
 	sqlRunsPageBack       = sqlFiles.Statement("runs_page_back")
-	sqlRunsScan           = sqlFiles.Statement("runs_scan")
 	sqlSchemaEmptyFeed    = sqlFiles.Statement("schema_empty_feed")
 	sqlSchemaPolicies     = sqlFiles.Statement("schema_policies")
 	sqlSchemaTables       = sqlFiles.Statement("schema_tables")
