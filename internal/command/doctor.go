@@ -79,7 +79,8 @@ func examine(ctx context.Context, address string, write, asJSON bool, out io.Wri
 		URL: u, Write: write,
 		Open: func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, opened) },
 	}.Run(ctx)
-	for _, f := range v.Findings {
+	for i, f := range v.Findings {
+		v.Findings[i].Found = hideArguments(f.Found, []string{address, opened})
 		switch f.Status {
 		case admin.Warn:
 			v.Warnings++

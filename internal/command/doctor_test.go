@@ -84,6 +84,12 @@ func TestDoctorOfBadStores(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 0 {
 		t.Errorf("files afterwards: %v, %v", left, err)
 	}
+	for _, args := range []string{"doctor", "migrate", "migrate --apply"} {
+		out, _, err := here(t, "", append(strings.Fields(args), "--store", "postgres://u:hunter2-secret@127.0.0.1:1/tape")...)
+		if err == nil || strings.Contains(out+err.Error(), "hunter2") {
+			t.Errorf("%s shows the password, or reaches a server that is not there: %s, %v", args, out, err)
+		}
+	}
 	if _, _, err := here(t, "", "doctor"); exitStatus(err) != 1 {
 		t.Errorf("without a store: got %v", err)
 	}
