@@ -25,7 +25,7 @@ const (
 
 // serveKeys are the keys of the section serve.
 var serveKeys = map[string]kind{
-	"listen": text, "healthz_listen": textOrEmpty, "metrics_listen": textOrEmpty, "store": text, "fence": text, "takeover": text,
+	"listen": text, "healthz_listen": textOrEmpty, "metrics_listen": textOrEmpty, "ui_listen": textOrEmpty, "store": text, "fence": text, "takeover": text,
 	"max_message_bytes": whole, "max_bytes_in_flight": whole, "max_connections": whole, "max_streams": whole,
 	"drain_s": seconds, "matcher": yesNo, "log_level": text, "log_format": text,
 	"insecure": yesNo, "tls_cert": textOrEmpty, "tls_key": textOrEmpty, "tls_min_version": text,

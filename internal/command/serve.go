@@ -20,7 +20,7 @@ import (
 // serveConfig is the configuration of serve from flags, environment and file.
 type serveConfig struct {
 	listen, probes, store string
-	metrics               string // empty for none
+	metrics, ui           string // empty for none
 	fence                 tape.FenceMode
 	waitForLease          bool
 	maxMessageBytes       int
@@ -91,6 +91,7 @@ A server that cannot be reached is waited for: 30 seconds, or what retry_timeout
 	f.String("listen", defaultListen, "gRPC address [TAPE_LISTEN]")
 	f.String("healthz-listen", defaultProbes, "HTTP address of the probes /healthz and /readyz; empty for none [TAPE_HEALTHZ_LISTEN]")
 	f.String("metrics-listen", "", "HTTP address of Prometheus's /metrics; empty for none [TAPE_METRICS_LISTEN]")
+	f.String("ui-listen", "", "HTTP address of the inspector's page, with TLS and roles as on the gRPC address; empty for none [TAPE_UI_LISTEN]")
 	f.String("store", defaultStore, "store URL [TAPE_STORE]")
 	f.String("db", "", "SQLite file; the older form of --store, used when no store is given [TAPE_DB]")
 	f.String("fence", tape.FencePresented.String(), `"presented" checks the fences that clients present, "required" refuses a driver's writes without one, "connection" presents for clients that know of none the grant answered on their connection [TAPE_FENCE]`)

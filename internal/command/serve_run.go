@@ -38,8 +38,15 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	defer func() { _ = lis.Close() }() // already closed if it was served
-	if err := cfg.security.checkListener(lis, log); err != nil {
+	if err := cfg.security.checkListener("--listen", lis, log); err != nil {
 		return err
+	}
+	ui, err := listenUI(cfg, log)
+	if err != nil {
+		return err
+	}
+	if ui != nil {
+		defer func() { _ = ui.Close() }() // already closed if it was served
 	}
 	log.Debug("starting", "grpc", lis.Addr().String())
 	started := tapeserver.ServeStarting(lis.(*net.TCPListener), opts)
@@ -68,6 +75,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	shown, _ := runstore.ParseURL(cfg.store) // prints without secrets
 	store = measures.wrap(store, shown.Scheme)
 	server := tapeserver.New(store, measures.add(&opts))
+	stopUI := serveUI(ui, store, opts)
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
 	go measures.sample(sampling, store, shown.Scheme)
@@ -77,6 +85,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 		"tls", cfg.security.shownTLS(), "authentication", cfg.security.authenticates())
 	err = server.Serve(ctx, lis)
 	stopSampling()
+	stopUI(overdue)
 	if err != nil { // the listener failed; no drain has begun
 		return errors.Join(err, store.Close())
 	}

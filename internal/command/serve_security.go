@@ -128,15 +128,17 @@ func (s *settings) fit(c securityConfig) {
 	s.reachable(c)
 }
 
-// reachable refuses an address that others can reach without TLS and authentication.
+// reachable refuses addresses that others can reach without TLS and authentication.
 func (s *settings) reachable(c securityConfig) {
-	v := s.values["listen"]
 	missing := c.missing()
 	if missing == "" || c.insecure {
 		return
 	}
-	if host, _, err := net.SplitHostPort(v.text); err == nil && !onlyLocal(host) { // a malformed address cannot be listened on
-		s.refuse(v, "is no loopback address, and there is %s: %s", missing, howToSecure)
+	for _, flag := range []string{"listen", "ui-listen"} {
+		v := s.values[flag]
+		if host, _, err := net.SplitHostPort(v.text); err == nil && !onlyLocal(host) { // a malformed address cannot be listened on
+			s.refuse(v, "is no loopback address, and there is %s: %s", missing, howToSecure)
+		}
 	}
 }
 
@@ -150,16 +152,16 @@ func onlyLocal(host string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// checkListener returns an error if others can reach the listener, which a name such as localhost may
-// resolve to, although that is not allowed.
-func (c securityConfig) checkListener(lis net.Listener, log *slog.Logger) error {
+// checkListener returns an error if others can reach the listener of a flag, which a name such as
+// localhost may resolve to, although that is not allowed.
+func (c securityConfig) checkListener(flag string, lis net.Listener, log *slog.Logger) error {
 	missing := c.missing()
 	a, ok := lis.Addr().(*net.TCPAddr)
 	if missing == "" || !ok || a.IP.IsLoopback() {
 		return nil
 	}
 	if !c.insecure {
-		return fmt.Errorf("--listen is %s, which is no loopback address, and there is %s: %s", a, missing, howToSecure)
+		return fmt.Errorf("%s is %s, which is no loopback address, and there is %s: %s", flag, a, missing, howToSecure)
 	}
 	text := missing + ": every client that can reach this address can read and change every run"
 	if c.authenticates() {

@@ -33,6 +33,7 @@ var serveSources = append([]settingSource{
 	{"listen", "TAPE_LISTEN", "serve.listen"},
 	{"healthz-listen", "TAPE_HEALTHZ_LISTEN", "serve.healthz_listen"},
 	{"metrics-listen", "TAPE_METRICS_LISTEN", "serve.metrics_listen"},
+	{"ui-listen", "TAPE_UI_LISTEN", "serve.ui_listen"},
 	{"store", storeVariable, "serve.store"},
 	{"fence", "TAPE_FENCE", "serve.fence"},
 	{"takeover", "TAPE_TAKEOVER", "serve.takeover"},
@@ -119,6 +120,7 @@ func (s *settings) resolve() (cfg serveConfig) {
 	cfg.listen = s.values["listen"].text
 	cfg.probes = s.values["healthz-listen"].text
 	cfg.metrics = s.values["metrics-listen"].text
+	cfg.ui = s.values["ui-listen"].text
 	cfg.store = s.store()
 	cfg.maxMessageBytes = int(s.whole("max-message-bytes"))
 	cfg.limits.BytesInFlight = s.whole("max-bytes-in-flight")
@@ -199,7 +201,7 @@ func (s *settings) find(flag, variable, key string) value {
 	if f.Changed {
 		return value{text: f.Value.String(), key: key, place: "--" + flag}
 	}
-	if v, ok := s.env(variable); v != "" || ok && (flag == "healthz-listen" || flag == "metrics-listen") {
+	if v, ok := s.env(variable); v != "" || ok && (flag == "healthz-listen" || flag == "metrics-listen" || flag == "ui-listen") {
 		return value{text: v, key: key, place: variable}
 	}
 	if set, ok := s.file.Setting(key); ok {
