@@ -225,8 +225,8 @@ func (v *verifier) make() (*oidc.IDTokenVerifier, error) {
 	if err := provider.Claims(&names); err != nil {
 		return nil, err
 	}
-	// The keys have bounds that are new: forged tokens, which use up those of the former keys, do not
-	// keep a withdrawn key in use. The bounds of the configuration hold for this request too.
+	// The requests for the keys have new bounds, so that forged tokens, which use up those of the former
+	// keys, do not put off the renewal. The bounds of the configuration hold for this request too.
 	keys := keySet{oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), boundedClient(v.next)), names.Keys)}
 	if err := keys.fetch(); err != nil {
 		return nil, err
