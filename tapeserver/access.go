@@ -290,7 +290,9 @@ func (s *Server) checkAgain(c *call) error {
 	}
 	p, err := s.principal(c.ctx, method)
 	if err == nil {
-		if tenant := c.tenant.Load(); tenant != nil && *tenant != "" && !p.Admits(*tenant) {
+		// The tenant is "" if the principal was not limited yet, and a limited one admits no such tenant.
+		need, _ := accessOf(method)
+		if tenant := c.tenant.Load(); tenant != nil && need.subject == oneRun && !p.Admits(*tenant) {
 			err = notOfTenant(p)
 		}
 	}

@@ -324,15 +324,16 @@ func TestOtherServices(t *testing.T) {
 func TestStreamsEndWithTheirCredentials(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name, after string
-		code        codes.Code
+		name, before, after string
+		code                codes.Code
 	}{
-		{"the token is withdrawn", "other read", codes.Unauthenticated},
-		{"the tenant is withdrawn", "p read b", codes.PermissionDenied},
+		{"the token is withdrawn", "read a", "other read", codes.Unauthenticated},
+		{"the tenant is withdrawn", "read a", "p read b", codes.PermissionDenied},
+		{"the principal becomes limited", "read", "p read b", codes.PermissionDenied},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			check, rewrite := checker(t, "p read a", "all operate")
+			check, rewrite := checker(t, "p "+c.before, "all operate")
 			client, _ := startAuth(t, memory.New(nil).Open(), &tapeserver.Options{Auth: check, AuthInterval: time.Millisecond})
 			request := beginRequest("i")
 			request.TenantId = "a"
@@ -347,7 +348,7 @@ func TestStreamsEndWithTheirCredentials(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			rewrite("p drive a", "all operate") // the stream goes on
+			rewrite("p "+strings.Replace(c.before, "read", "drive", 1), "all operate") // the stream goes on
 			if _, err := client.EndRun(as(t.Context(), "all"), &tapepb.EndRunRequest{RunId: run.GetRunId(), Status: tapepb.RunStatus_RUN_STATUS_TERMINAL}); err != nil {
 				t.Fatal(err)
 			}

@@ -107,8 +107,10 @@ func (s *Server) begin(stream context.Context) (*call, error) {
 		return nil, limitError("Streams", s.opts.Limits.Streams, "too many calls at once")
 	}
 	client, ctx, err := s.authenticate(stream)
-	if limit := s.rates.wait(ctx, client, s.drain); err == nil {
-		err = limit
+	if err == nil {
+		err = s.rates.wait(ctx, client, s.drain)
+	} else {
+		s.rates.charge(client) // a wait would occupy a stream for a caller without rights
 	}
 	if err != nil {
 		s.streams.Add(-1)

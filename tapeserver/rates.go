@@ -67,6 +67,13 @@ func (r *rates) wait(ctx context.Context, client string, drain context.Context) 
 	}
 }
 
+// charge counts a call of the client that is refused for another reason, if the client may begin one.
+func (r *rates) charge(client string) {
+	if r.limits.CallsPerSecond != 0 {
+		r.of(client).Allow()
+	}
+}
+
 // of returns the bucket of a client. When there are too many, those that are full are forgotten: a new
 // one would be full too.
 func (r *rates) of(client string) *rate.Limiter {

@@ -175,7 +175,7 @@ func (c securityConfig) checkListener(flag string, lis net.Listener, log *slog.L
 // and follows the files until ctx ends.
 func (c securityConfig) secure(ctx context.Context, opts *tapeserver.Options) error {
 	if c.tls() {
-		store, err := certs.Load(c.files, &certs.Options{MinVersion: c.minTLS})
+		store, err := certs.Load(c.files, &certs.Options{MinVersion: c.minTLS, Logger: opts.Logger})
 		if err != nil {
 			return err
 		}

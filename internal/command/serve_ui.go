@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/netutil"
+	"golang.org/x/time/rate"
 
 	"github.com/tapestore/tapestore/inspector"
 	"github.com/tapestore/tapestore/runstore"
@@ -109,15 +111,36 @@ func browserTLS(opts tapeserver.Options) *tls.Config {
 	return config
 }
 
+// The reasons in the log for refusals of principals that are known.
+var (
+	errUILimited = errors.New("the page shows the runs of all tenants, and the principal is limited to some")
+	errUIRole    = errors.New("the page needs the role read, and the principal has none")
+)
+
 // uiAccess returns the check of a request to the page: the role operate may break leases, read and
 // drive may read. A principal that is limited to tenants is refused, because the page shows the runs
-// of all. Without authentication every request may read, and none may break a lease.
+// of all. Without authentication every request may read, and none may break a lease. Refusals are
+// logged: the first ten, and then one per second.
 func uiAccess(opts tapeserver.Options) func(*http.Request) (inspector.Access, error) {
+	some, skipped := rate.NewLimiter(1, 10), &atomic.Int64{}
+	refuse := func(r *http.Request, principal string, kind, reason error) (inspector.Access, error) {
+		if !some.Allow() {
+			skipped.Add(1)
+			return inspector.Access{}, kind
+		}
+		peer, _, err := net.SplitHostPort(r.RemoteAddr)
+		if err != nil {
+			peer = r.RemoteAddr
+		}
+		opts.Logger.Warn("the inspector refused a request", "peer", peer, "principal", principal,
+			"reason", reason, "not_logged", skipped.Swap(0))
+		return inspector.Access{}, kind
+	}
 	return func(r *http.Request) (inspector.Access, error) {
 		given := auth.Credentials{Headers: r.Header.Values("Authorization")}
 		if opts.TLS != nil && r.TLS != nil {
 			if err := opts.TLS.CheckClient(*r.TLS); err != nil { // revoked since the handshake
-				return inspector.Access{}, inspector.ErrUnauthenticated
+				return refuse(r, "", inspector.ErrUnauthenticated, err)
 			}
 			if opts.TLS.Mutual() && len(r.TLS.VerifiedChains) > 0 {
 				given.Certificate = r.TLS.PeerCertificates[0]
@@ -129,11 +152,13 @@ func uiAccess(opts tapeserver.Options) func(*http.Request) (inspector.Access, er
 		p, err := opts.Auth.Authenticate(r.Context(), given)
 		switch {
 		case errors.Is(err, auth.ErrUnauthenticated):
-			return inspector.Access{}, inspector.ErrUnauthenticated
+			return refuse(r, "", inspector.ErrUnauthenticated, err)
 		case err != nil:
 			return inspector.Access{}, err
-		case p.Limited() || p.Role < auth.Read:
-			return inspector.Access{}, inspector.ErrForbidden
+		case p.Limited():
+			return refuse(r, p.Name, inspector.ErrForbidden, errUILimited)
+		case p.Role < auth.Read:
+			return refuse(r, p.Name, inspector.ErrForbidden, errUIRole)
 		case p.Role < auth.Operate:
 			return inspector.Access{Permission: inspector.Read, Operator: p.Name}, nil
 		default:

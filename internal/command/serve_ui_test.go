@@ -1,17 +1,21 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/tapestore/tapestore/internal/certtest"
 	"github.com/tapestore/tapestore/runstore"
@@ -124,6 +128,57 @@ func TestUIRoles(t *testing.T) {
 			t.Errorf("break with %s: %d %s, want %d", b.token, code, body, b.want)
 		}
 	}
+}
+
+// Refusals of the page are in the log with their reasons and without the token, and no more of them
+// than those of the gRPC port.
+func TestUIRefusalsAreLogged(t *testing.T) {
+	t.Parallel()
+	c := securityConfig{principals: filepath.Join(t.TempDir(), "principals.yaml")}
+	if err := os.WriteFile(c.principals, []byte(uiPrincipals), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	opts := tapeserver.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
+	if err := c.secure(t.Context(), &opts); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		access := uiAccess(opts)
+		ask := func(token string) {
+			r := httptest.NewRequestWithContext(t.Context(), "GET", "/api/runs", nil)
+			r.RemoteAddr = "192.0.2.7:4711"
+			r.Header.Set("Authorization", "Bearer "+token)
+			_, _ = access(r)
+		}
+		ask("reader-reader-reader-reader")
+		if log.Len() > 0 {
+			t.Errorf("a request that is admitted: %s", log.String())
+		}
+		for token, want := range map[string]string{
+			"unknown-unknown-unknown":     `peer=192.0.2.7 principal="" reason="unauthenticated: the token is not known" not_logged=0`,
+			"tenant-tenant-tenant-tenant": `peer=192.0.2.7 principal=tenant reason="the page shows the runs of all tenants, and the principal is limited to some" not_logged=0`,
+		} {
+			log.Reset()
+			ask(token)
+			if text := log.String(); !strings.Contains(text, want) || strings.Contains(text, token) {
+				t.Errorf("the log is %q, want %q", text, want)
+			}
+		}
+		log.Reset()
+		for range 100 {
+			ask("unknown-unknown-unknown")
+		}
+		if n := strings.Count(log.String(), "\n"); n != 8 { // ten at once
+			t.Errorf("%d refusals are logged at once, want 8 more", n)
+		}
+		time.Sleep(time.Second)
+		log.Reset()
+		ask("unknown-unknown-unknown")
+		if text := log.String(); !strings.Contains(text, "not_logged=92") {
+			t.Errorf("a second later the log is %q", text)
+		}
+	})
 }
 
 // Without authentication the page reads only, and answers to no name but those of this machine.

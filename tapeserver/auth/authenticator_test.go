@@ -29,6 +29,7 @@ type issuer struct {
 	mu     sync.Mutex
 	keys   map[string]*ecdsa.PrivateKey // that it publishes, by id
 	broken atomic.Bool
+	noKeys atomic.Bool  // only the request for the keys fails
 	asked  atomic.Int64 // for its keys
 }
 
@@ -36,7 +37,7 @@ func newIssuer(t *testing.T) *issuer {
 	t.Helper()
 	i := &issuer{keys: map[string]*ecdsa.PrivateKey{}}
 	i.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if i.broken.Load() {
+		if i.broken.Load() || i.noKeys.Load() && r.URL.Path == "/keys" {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}

@@ -1,12 +1,10 @@
 package auth
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -16,7 +14,6 @@ import (
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
-	"golang.org/x/time/rate"
 )
 
 // Issuer configures an OpenID Connect issuer whose tokens are accepted.
@@ -78,11 +75,13 @@ const (
 	maxIssuerReply = 1 << 20
 )
 
-// verifier checks the tokens of an issuer. It asks the issuer for its configuration at the first
-// token, and for its keys when a token names a key that is not known. Both are cached for keysAge.
+// verifier checks the tokens of an issuer. It asks the issuer for its configuration and its keys at
+// the first token, and for its keys when a token names a key that is not known. Both are cached for
+// keysAge, and replaced only by newer ones.
 type verifier struct {
 	issuer Issuer
-	client *http.Client
+	client *http.Client // for the configuration
+	next   *http.Client // makes the requests of client, without their bounds
 
 	mu       sync.Mutex
 	verifier *oidc.IDTokenVerifier // nil until the issuer has answered
@@ -105,8 +104,7 @@ func newVerifier(issuer Issuer) (*verifier, error) {
 	if client.Transport == nil {
 		client.Transport = http.DefaultTransport
 	}
-	client.Transport = &bounded{next: client.Transport, limits: map[string]*rate.Limiter{}}
-	return &verifier{issuer: issuer, client: &client}, nil
+	return &verifier{issuer: issuer, client: boundedClient(&client), next: &client}, nil
 }
 
 // claims are the claims that the server reads.
@@ -128,9 +126,10 @@ func (v *verifier) verify(ctx context.Context, text string) (claims, error) {
 	if err != nil {
 		return claims{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	t, err := of.Verify(ctx, text)
+	var fetch error
+	t, err := of.Verify(context.WithValue(ctx, fetchKey{}, &fetch), text)
 	if err != nil {
-		return claims{}, v.failure(ctx, err)
+		return claims{}, failure(ctx, err, fetch)
 	}
 	c := claims{subject: t.Subject, expires: t.Expiry}
 	if err := t.Claims(&c.all); err != nil || c.subject == "" {
@@ -146,18 +145,19 @@ func (v *verifier) verify(ctx context.Context, text string) (claims, error) {
 	return c, nil
 }
 
-// failure returns the error of a token that was not verified. The errors of the library are not
-// passed on, because they repeat parts of the token.
-func (v *verifier) failure(ctx context.Context, err error) error {
+// failure returns the error of a token that was not verified. fetch is the error of the request for
+// the keys, if there was one. The errors of the library are not passed on, because they repeat parts of
+// the token.
+func failure(ctx context.Context, err, fetch error) error {
 	var expired *oidc.TokenExpiredError
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
 	case errors.As(err, &expired):
 		return refuse("the token has expired")
-	case errors.Is(err, errTooSoon):
+	case errors.Is(fetch, errTooSoon):
 		return refuse("no key that the issuer has published signed the token")
-	case errors.Is(err, errUnreachable):
+	case fetch != nil:
 		return fmt.Errorf("%w: %w", ErrUnavailable, errUnreachable)
 	case strings.Contains(err.Error(), "expected audience"):
 		return refuse("the token is for another audience")
@@ -196,8 +196,7 @@ func (v *verifier) discover(ctx context.Context) (*oidc.IDTokenVerifier, error) 
 }
 
 func (v *verifier) ask(asking chan struct{}) {
-	ctx := oidc.ClientContext(context.Background(), v.client)
-	provider, err := oidc.NewProvider(ctx, v.issuer.URL)
+	made, err := v.make()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	defer close(asking)
@@ -210,42 +209,35 @@ func (v *verifier) ask(asking chan struct{}) {
 		}
 		return
 	}
-	v.verifier = provider.VerifierContext(ctx, &oidc.Config{ClientID: v.issuer.Audience, Now: v.issuer.Now})
+	v.verifier = made
 }
 
-// bounded bounds the requests to an issuer: their rate and the size of the replies.
-type bounded struct {
-	next   http.RoundTripper
-	mu     sync.Mutex
-	limits map[string]*rate.Limiter // by URL; there are two
-}
-
-// RoundTrip makes a request.
-func (b *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Scheme != "https" && !isLoopback(req.URL.Hostname()) {
-		return nil, fmt.Errorf("%w by https", errUnreachable)
-	}
-	b.mu.Lock()
-	limit := b.limits[req.URL.String()]
-	if limit == nil {
-		limit = rate.NewLimiter(rate.Every(issuerInterval), 2) // two, so that a new key is found at once
-		b.limits[req.URL.String()] = limit
-	}
-	b.mu.Unlock()
-	if !limit.Allow() {
-		return nil, errTooSoon
-	}
-	res, err := b.next.RoundTrip(req)
+// make returns a verifier with the issuer's present configuration and keys.
+func (v *verifier) make() (*oidc.IDTokenVerifier, error) {
+	provider, err := oidc.NewProvider(oidc.ClientContext(context.Background(), v.client), v.issuer.URL)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
+		return nil, err
 	}
-	defer func() { _ = res.Body.Close() }()
-	data, err := io.ReadAll(io.LimitReader(res.Body, maxIssuerReply+1))
-	if err != nil || len(data) > maxIssuerReply || res.StatusCode >= http.StatusBadRequest {
-		return nil, errUnreachable
+	var names struct {
+		Keys       string   `json:"jwks_uri"`
+		Algorithms []string `json:"id_token_signing_alg_values_supported"`
 	}
-	res.Body = io.NopCloser(bytes.NewReader(data))
-	return res, nil
+	if err := provider.Claims(&names); err != nil {
+		return nil, err
+	}
+	// The requests for the keys have new bounds, so that forged tokens, which use up those of the former
+	// keys, do not put off the renewal. The bounds of the configuration hold for this request too.
+	keys := keySet{oidc.NewRemoteKeySet(oidc.ClientContext(context.Background(), boundedClient(v.next)), names.Keys)}
+	if err := keys.fetch(); err != nil {
+		return nil, err
+	}
+	config := &oidc.Config{ClientID: v.issuer.Audience, Now: v.issuer.Now}
+	for _, name := range names.Algorithms {
+		if slices.Contains(algorithms, name) {
+			config.SupportedSigningAlgs = append(config.SupportedSigningAlgs, name)
+		}
+	}
+	return oidc.NewVerifier(v.issuer.URL, keys, config), nil
 }
 
 // principal returns the principal that the claims of a token name: that of the file or, without one,

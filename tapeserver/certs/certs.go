@@ -23,7 +23,8 @@ type Files struct {
 	// ClientCA has the certificates of the authorities for clients. Empty means that clients present
 	// no certificate.
 	ClientCA string
-	// ClientCRL has one revocation list for each certificate of ClientCA; empty for none.
+	// ClientCRL has one revocation list for each certificate of ClientCA; empty for none. A list that
+	// has ended admits no client of its authority, and lists of other authorities are ignored.
 	ClientCRL string
 }
 
@@ -33,6 +34,9 @@ type Options struct {
 	MinVersion uint16
 	// Now is the clock on which certificates and lists are judged; time.Now by default.
 	Now func() time.Time
+	// Logger receives a warning, whenever the files are read, for each list that has ended, and for each
+	// that is ignored because its authority is not named; slog.Default() by default.
+	Logger *slog.Logger
 }
 
 // Store holds the certificates of a server. It is safe for concurrent use.
@@ -65,6 +69,7 @@ func Load(files Files, opts *Options) (*Store, error) {
 	if opts != nil {
 		s.opts = *opts
 	}
+	s.opts.Logger = cmp.Or(s.opts.Logger, slog.Default())
 	s.opts.MinVersion = cmp.Or(s.opts.MinVersion, tls.VersionTLS12)
 	if s.opts.Now == nil {
 		s.opts.Now = time.Now
@@ -109,8 +114,12 @@ func (s *Store) parse(files Files, data [][]byte) (*content, error) {
 		c.authorities[sha256.Sum256(ca.Raw)] = true
 	}
 	if files.ClientCRL != "" {
-		if c.lists, err = parseLists(data[3], authorities, s.opts.Now()); err != nil {
+		var warnings []string
+		if c.lists, warnings, err = parseLists(data[3], authorities, s.opts.Now()); err != nil {
 			return nil, fmt.Errorf("%s: %w", files.ClientCRL, err)
+		}
+		for _, text := range warnings {
+			s.opts.Logger.Warn(text, "file", files.ClientCRL)
 		}
 	}
 	c.config.VerifyConnection = func(state tls.ConnectionState) error { return c.checkClient(state, s.opts.Now()) }

@@ -2,10 +2,16 @@ package certs_test
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
 	"net"
 	"slices"
 	"strings"
@@ -263,11 +269,11 @@ func TestFaultsOfFiles(t *testing.T) {
 		{"a key as an authority", server, server.Key, nil, `block 1 is a "EC PRIVATE KEY"`},
 		{"a broken authority", server, []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), nil, "certificate 1:"},
 		{"no list", server, ca.PEM, []byte("\n"), "crl.pem: has no X509 CRL"},
-		{"a foreign list", server, ca.PEM, other.CRL(t, later, nil), `list 1, of "CN=other", is signed by no authority`},
+		{"only a foreign list", server, ca.PEM, other.CRL(t, later, nil), `has no list of the authority "CN=ca"`},
+		{"a list in the name of an authority", server, ca.PEM, slices.Concat(ca.CRL(t, later, nil), impostor(t, ca, later)), `list 2, of "CN=ca", is not signed by that authority`},
 		{"a forged list", server, ca.PEM, forged, "crl.pem: "},
 		{"an authority without a list", server, slices.Concat(ca.PEM, other.PEM), ca.CRL(t, later, nil), `has no list of the authority "CN=other"`},
 		{"a leaf as an authority", server, slices.Concat(ca.PEM, leaf.Cert), ca.CRL(t, later, nil), `has no list of the authority "CN=client"`},
-		{"an old list", server, ca.PEM, ca.CRL(t, time.Now().Add(-time.Minute), nil), "was in force until"},
 		{"a list of changes", server, ca.PEM, ca.CRL(t, later, &x509.RevocationList{ExtraExtensions: critical}), "critical extension 2.5.29.27"},
 	} {
 		f := write(t, c.pair, c.ca, c.crl)
@@ -283,5 +289,67 @@ func TestFaultsOfFiles(t *testing.T) {
 		if _, err := certs.Load(f, nil); err == nil || !strings.Contains(err.Error(), "needs") {
 			t.Errorf("%+v: %v", f, err)
 		}
+	}
+}
+
+// impostor returns a list with the name and the key's identifier of an authority, which another key
+// signed.
+func impostor(t *testing.T, of *certtest.CA, until time.Time) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issuer := *of.Cert
+	issuer.PublicKey = key.Public()
+	der, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{Number: big.NewInt(99), ThisUpdate: until.Add(-time.Hour), NextUpdate: until}, &issuer, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
+}
+
+// TestListsWithoutUse loads a list that has ended and one of an authority that is not named, at
+// the start and later: the other files are read, and clients of a list that has ended are refused.
+func TestListsWithoutUse(t *testing.T) {
+	t.Parallel()
+	later, past := time.Now().Add(time.Hour), time.Now().Add(-time.Minute)
+	ca, ended, gone, namesake := certtest.New(t, "ca"), certtest.New(t, "ended"), certtest.New(t, "gone"), certtest.New(t, "ca")
+	client, lapsed := ca.Client(t, "client"), ended.Client(t, "lapsed")
+	var log bytes.Buffer
+	f := write(t, ca.Server(t), slices.Concat(ca.PEM, ended.PEM),
+		slices.Concat(ca.CRL(t, later, nil), ended.CRL(t, past, nil), gone.CRL(t, later, nil), namesake.CRL(t, later, nil, client)))
+	s := load(t, f, &certs.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	served := func(c certtest.Pair) error {
+		_, server, _ := shake(t, s, &tls.Config{RootCAs: ca.Pool(), ServerName: "127.0.0.1", Certificates: []tls.Certificate{c.TLS(t)}})
+		return server
+	}
+	check := func(when string) {
+		t.Helper()
+		if err := served(lapsed); err == nil || !strings.Contains(err.Error(), "out of date") {
+			t.Errorf("%s: a client of the list that has ended: %v", when, err)
+		}
+		for _, want := range []string{"CN=ended", "CN=gone", "crl.pem", "level=WARN"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%s: the log has no %s: %s", when, want, log.String())
+			}
+		}
+	}
+	check("at the start")
+	if err := served(client); err != nil {
+		t.Errorf("a client of a list in force: %v", err)
+	}
+	log.Reset()
+	certtest.Write(t, f.dir, "crl.pem", slices.Concat(ended.CRL(t, past, nil), gone.CRL(t, later, nil), ca.CRL(t, later, nil, client)))
+	if changed, err := s.Reload(); !changed || err != nil {
+		t.Errorf("Reload = %v, %v", changed, err)
+	}
+	check("later")
+	if err := served(client); err == nil || !strings.Contains(err.Error(), "revoked") {
+		t.Errorf("a client that is revoked beside a list that has ended: %v", err)
+	}
+	certtest.Write(t, f.dir, "crl.pem", slices.Concat(ca.CRL(t, later, nil), ended.CRL(t, later, nil)))
+	if changed, err := s.Reload(); !changed || err != nil || served(lapsed) != nil || served(client) != nil {
+		t.Errorf("with new lists: %v, %v", changed, err)
 	}
 }

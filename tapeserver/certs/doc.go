@@ -14,6 +14,6 @@
 // A client's certificate must chain to a certificate of Files.ClientCA and be valid for client
 // authentication. With Files.ClientCRL every certificate of the chain below the authority must be
 // covered by a list of its issuer that is in force and does not name it. A list that is out of date
-// admits no client of its issuer: an attacker that keeps new lists away must not keep a revoked
+// admits no client of its issuer, and is read with a warning: an attacker that keeps new lists away must not keep a revoked
 // certificate in use. [Store.CheckClient] repeats these checks for a connection that is open.
 package certs

@@ -19,7 +19,7 @@ func FuzzLists(f *testing.F) {
 	f.Add(ca.PEM)
 	f.Add([]byte("-----BEGIN X509 CRL-----\n-----END X509 CRL-----\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		all, err := parseLists(data, []*x509.Certificate{ca.Cert}, now)
+		all, _, err := parseLists(data, []*x509.Certificate{ca.Cert}, now)
 		if err == nil && (len(all) != 1 || len(all[issuerOf(ca.Cert)].serials) != 1) {
 			t.Errorf("lists %v of %q", all, data)
 		}

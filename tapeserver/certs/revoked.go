@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -29,21 +30,26 @@ type list struct {
 }
 
 // parseLists reads the lists of a PEM file. Every authority must have one, with its signature. Of
-// several of one authority the one with the highest number counts.
-func parseLists(data []byte, authorities []*x509.Certificate, now time.Time) (lists, error) {
+// several of one authority the one with the highest number counts. Lists that have ended are kept, as
+// check refuses their clients, and lists of other authorities are left out; both cause a warning.
+func parseLists(data []byte, authorities []*x509.Certificate, now time.Time) (_ lists, warnings []string, _ error) {
 	blocks, err := blocksOf(data, "X509 CRL")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	all, newest := lists{}, map[issuerID]*x509.RevocationList{}
 	for i, block := range blocks {
 		parsed, err := parseList(block)
 		if err != nil {
-			return nil, fmt.Errorf("list %d: %w", i+1, err)
+			return nil, nil, fmt.Errorf("list %d: %w", i+1, err)
 		}
 		signer := slices.IndexFunc(authorities, func(ca *x509.Certificate) bool { return parsed.CheckSignatureFrom(ca) == nil })
-		if signer < 0 {
-			return nil, fmt.Errorf("list %d, of %q, is signed by no authority for clients", i+1, parsed.Issuer.String())
+		switch name := parsed.Issuer.String(); {
+		case signer < 0 && slices.ContainsFunc(authorities, func(ca *x509.Certificate) bool { return claims(parsed, ca) }):
+			return nil, nil, fmt.Errorf("list %d, of %q, is not signed by that authority", i+1, name)
+		case signer < 0:
+			warnings = append(warnings, fmt.Sprintf("revocation list %d is ignored: its authority %q is not named for clients", i+1, name))
+			continue
 		}
 		id := issuerOf(authorities[signer])
 		if former := newest[id]; former != nil && former.Number.Cmp(parsed.Number) >= 0 {
@@ -59,12 +65,19 @@ func parseLists(data []byte, authorities []*x509.Certificate, now time.Time) (li
 	for _, ca := range authorities {
 		switch l, ok := all[issuerOf(ca)]; {
 		case !ok:
-			return nil, fmt.Errorf("has no list of the authority %q", ca.Subject.String())
+			return nil, nil, fmt.Errorf("has no list of the authority %q", ca.Subject.String())
 		case l.ended(now):
-			return nil, fmt.Errorf("the list of the authority %q was in force until %s", ca.Subject.String(), l.until.Format(time.RFC3339))
+			warnings = append(warnings, fmt.Sprintf("every client of the authority %q is refused: its revocation list was in force until %s",
+				ca.Subject.String(), l.until.Format(time.RFC3339)))
 		}
 	}
-	return all, nil
+	return all, warnings, nil
+}
+
+// claims reports whether a list claims to be of an authority, rather than of another one of its name.
+func claims(l *x509.RevocationList, ca *x509.Certificate) bool {
+	return bytes.Equal(l.RawIssuer, ca.RawSubject) &&
+		(len(l.AuthorityKeyId) == 0 || len(ca.SubjectKeyId) == 0 || bytes.Equal(l.AuthorityKeyId, ca.SubjectKeyId))
 }
 
 // parseList reads a complete list of its issuer's own certificates. A critical extension may change
