@@ -42,6 +42,27 @@ func TestDeployVariables(t *testing.T) {
 	}
 }
 
+// The image and the unit set no variable of serve, which would win over tape.yaml: a server whose file
+// names another store would write into a file of SQLite. Their working directory is where the default
+// store belongs.
+func TestDeployLeavesSettingsToTheFile(t *testing.T) {
+	t.Parallel()
+	for name, directory := range map[string]string{
+		"Dockerfile": "\nWORKDIR /data\n", "systemd/tapestore.service": "\nWorkingDirectory=/var/lib/tapestore\n",
+	} {
+		text, err := os.ReadFile(filepath.Join(deployDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if set := regexp.MustCompile(`(?m)^(ENV|Environment=).*TAPE.*$`).Find(text); set != nil {
+			t.Errorf("%s sets a variable: %s", name, set)
+		}
+		if !strings.Contains(string(text), directory) || defaultStore != "sqlite:tape.db" {
+			t.Errorf("%s: the default store %s is not in the directory of the state", name, defaultStore)
+		}
+	}
+}
+
 // compose.yaml publishes a server without TLS on loopback only, and every service is confined.
 func TestCompose(t *testing.T) {
 	t.Parallel()
