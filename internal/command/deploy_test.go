@@ -140,7 +140,7 @@ func chart(t *testing.T, values string) (map[string]map[string]any, error) {
 		"fail":       func(text string) (string, error) { return "", fmt.Errorf("%s", text) },
 		"nindent":    indent,
 		"contains":   func(part, s string) bool { return strings.Contains(s, part) },
-		"hasPrefix":  func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
+		"regexMatch": regexp.MatchString,
 		"trunc":      func(n int, s string) string { return s[:min(n, len(s))] },
 		"trimSuffix": func(end, s string) string { return strings.TrimSuffix(s, end) },
 		"int":        func(v any) (n int, err error) { _, err = fmt.Sscan(fmt.Sprint(v), &n); return n, err },
@@ -200,11 +200,20 @@ func TestChart(t *testing.T) {
 	for values, want := range map[string]string{
 		"":                             "store.url",
 		"store: {url: postgres://h/d}": "tls.existingSecret",
-		"{store: {url: postgres://h/d}, tls: {existingSecret: t}}":                 "auth.existingSecret",
-		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true}":                   "persistence.enabled",
-		"{store: {url: a, existingSecret: b}, insecure: true}":                     "not both",
-		"{store: {url: 'memory:'}, insecure: true}":                                "replicas=1",
-		"{store: {url: postgres://h/d}, insecure: true, migrate: {enabled: true}}": "migrate.existingSecret",
+		"{store: {url: postgres://h/d}, tls: {existingSecret: t}}":                                                        "auth.existingSecret",
+		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true}":                                                          "persistence.enabled",
+		"{store: {url: /data/tape.db}, insecure: true}":                                                                   "persistence.enabled",
+		"{store: {url: tape.db}, insecure: true, replicas: 1}":                                                            "persistence.enabled",
+		"{store: {url: memory.db}, insecure: true, replicas: 1}":                                                          "persistence.enabled",
+		"{store: {existingSecret: s}, insecure: true}":                                                                    "store.engine",
+		"{store: {existingSecret: s, engine: oracle}, insecure: true}":                                                    "store.engine",
+		"{store: {existingSecret: s, engine: sqlite}, insecure: true}":                                                    "persistence.enabled",
+		"{store: {existingSecret: s, engine: memory}, insecure: true}":                                                    "replicas=1",
+		"{store: {url: postgres://h/d, engine: postgres}, insecure: true}":                                                "store.engine goes with store.existingSecret",
+		"{store: {url: a.db}, insecure: true, persistence: {enabled: true}, migrate: {enabled: true, existingSecret: m}}": "behind a server",
+		"{store: {url: a, existingSecret: b}, insecure: true}":                                                            "not both",
+		"{store: {url: 'memory:'}, insecure: true}":                                                                       "replicas=1",
+		"{store: {url: postgres://h/d}, insecure: true, migrate: {enabled: true}}":                                        "migrate.existingSecret",
 	} {
 		if _, err := chart(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want an error that says %q", values, err, want)
@@ -212,9 +221,9 @@ func TestChart(t *testing.T) {
 	}
 	const secure = "tls: {existingSecret: t, clientCA: ca.crt}, auth: {existingSecret: a}"
 	for values, want := range map[string]string{
-		"{store: {existingSecret: s}, " + secure + ", migrate: {enabled: true, existingSecret: m}, networkPolicy: {from: [{podSelector: {}}]}}": "Deployment Job NetworkPolicy PodDisruptionBudget Service ServiceAccount",
-		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true, persistence: {enabled: true}, serviceAccount: {create: false}}":                 "Service StatefulSet",
-		"{store: {url: postgres://h/d}, insecure: true, replicas: 1, extraEnv: [{name: A, value: b}], settings: {TAPE_FENCE: x}}":               "Deployment Service ServiceAccount",
+		"{store: {existingSecret: s, engine: postgres}, " + secure + ", migrate: {enabled: true, existingSecret: m}, networkPolicy: {from: [{podSelector: {}}]}}": "Deployment Job NetworkPolicy PodDisruptionBudget Service ServiceAccount",
+		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true, persistence: {enabled: true}, serviceAccount: {create: false}}":                                   "Service StatefulSet",
+		"{store: {url: postgres://h/d}, insecure: true, replicas: 1, extraEnv: [{name: A, value: b}], settings: {TAPE_FENCE: x}}":                                 "Deployment Service ServiceAccount",
 	} {
 		objects, err := chart(t, values)
 		var kinds []string
