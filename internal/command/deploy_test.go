@@ -200,20 +200,22 @@ func TestChart(t *testing.T) {
 	for values, want := range map[string]string{
 		"":                             "store.url",
 		"store: {url: postgres://h/d}": "tls.existingSecret",
-		"{store: {url: postgres://h/d}, tls: {existingSecret: t}}":                                                        "auth.existingSecret",
-		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true}":                                                          "persistence.enabled",
-		"{store: {url: /data/tape.db}, insecure: true}":                                                                   "persistence.enabled",
-		"{store: {url: tape.db}, insecure: true, replicas: 1}":                                                            "persistence.enabled",
-		"{store: {url: memory.db}, insecure: true, replicas: 1}":                                                          "persistence.enabled",
-		"{store: {existingSecret: s}, insecure: true}":                                                                    "store.engine",
-		"{store: {existingSecret: s, engine: oracle}, insecure: true}":                                                    "store.engine",
-		"{store: {existingSecret: s, engine: sqlite}, insecure: true}":                                                    "persistence.enabled",
-		"{store: {existingSecret: s, engine: memory}, insecure: true}":                                                    "replicas=1",
-		"{store: {url: postgres://h/d, engine: postgres}, insecure: true}":                                                "store.engine goes with store.existingSecret",
-		"{store: {url: a.db}, insecure: true, persistence: {enabled: true}, migrate: {enabled: true, existingSecret: m}}": "behind a server",
-		"{store: {url: a, existingSecret: b}, insecure: true}":                                                            "not both",
-		"{store: {url: 'memory:'}, insecure: true}":                                                                       "replicas=1",
-		"{store: {url: postgres://h/d}, insecure: true, migrate: {enabled: true}}":                                        "migrate.existingSecret",
+		"{store: {url: postgres://h/d}, tls: {existingSecret: t}}":                                                                            "auth.existingSecret",
+		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true}":                                                                              "persistence.enabled",
+		"{store: {url: /data/tape.db}, insecure: true}":                                                                                       "persistence.enabled",
+		"{store: {url: tape.db}, insecure: true, replicas: 1}":                                                                                "persistence.enabled",
+		"{store: {url: memory.db}, insecure: true, replicas: 1}":                                                                              "persistence.enabled",
+		"{store: {existingSecret: s}, insecure: true}":                                                                                        "store.engine",
+		"{store: {existingSecret: s, engine: oracle}, insecure: true}":                                                                        "store.engine",
+		"{store: {existingSecret: s, engine: sqlite}, insecure: true}":                                                                        "persistence.enabled",
+		"{store: {existingSecret: s, engine: memory}, insecure: true}":                                                                        "replicas=1",
+		"{store: {url: postgres://h/d, engine: postgres}, insecure: true}":                                                                    "store.engine goes with store.existingSecret",
+		"{store: {url: a.db}, insecure: true, strategy: Recreate, persistence: {enabled: true}, migrate: {enabled: true, existingSecret: m}}": "behind a server",
+		"{store: {url: postgres://h/d}, insecure: true, strategy: Sudden}":                                                                    "RollingUpdate or Recreate",
+		"{store: {url: postgres://h/d}, insecure: true, migrate: {enabled: true, existingSecret: m}}":                                         "strategy=Recreate or replicas=0",
+		"{store: {url: a, existingSecret: b}, insecure: true}":                                                                                "not both",
+		"{store: {url: 'memory:'}, insecure: true}":                                                                                           "replicas=1",
+		"{store: {url: postgres://h/d}, insecure: true, strategy: Recreate, migrate: {enabled: true}}":                                        "migrate.existingSecret",
 	} {
 		if _, err := chart(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want an error that says %q", values, err, want)
@@ -221,9 +223,10 @@ func TestChart(t *testing.T) {
 	}
 	const secure = "tls: {existingSecret: t, clientCA: ca.crt}, auth: {existingSecret: a}"
 	for values, want := range map[string]string{
-		"{store: {existingSecret: s, engine: postgres}, " + secure + ", migrate: {enabled: true, existingSecret: m}, networkPolicy: {from: [{podSelector: {}}]}}": "Deployment Job NetworkPolicy PodDisruptionBudget Service ServiceAccount",
-		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true, persistence: {enabled: true}, serviceAccount: {create: false}}":                                   "Service StatefulSet",
-		"{store: {url: postgres://h/d}, insecure: true, replicas: 1, extraEnv: [{name: A, value: b}], settings: {TAPE_FENCE: x}}":                                 "Deployment Service ServiceAccount",
+		"{store: {existingSecret: s, engine: postgres}, " + secure + ", strategy: Recreate, migrate: {enabled: true, existingSecret: m}, networkPolicy: {from: [{podSelector: {}}]}}": "Deployment Job NetworkPolicy PodDisruptionBudget Service ServiceAccount",
+		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true, persistence: {enabled: true}, serviceAccount: {create: false}}":                                                       "Service StatefulSet",
+		"{store: {url: postgres://h/d}, insecure: true, replicas: 0, migrate: {enabled: true, existingSecret: m}}":                                                                    "Deployment Job Service ServiceAccount",
+		"{store: {url: postgres://h/d}, insecure: true, replicas: 1, extraEnv: [{name: A, value: b}], settings: {TAPE_FENCE: x}}":                                                     "Deployment Service ServiceAccount",
 	} {
 		objects, err := chart(t, values)
 		var kinds []string
@@ -238,6 +241,9 @@ func TestChart(t *testing.T) {
 		if secured := strings.Contains(values, secure); strings.Contains(text, "TAPE_TLS_CERT") != secured || strings.Contains(text, "TAPE_PRINCIPALS") != secured ||
 			strings.Contains(text, "name:TAPE_INSECURE value:false") != secured {
 			t.Errorf("%s: got %s", values, text)
+		}
+		if strings.Contains(values, "Recreate") != strings.Contains(text, "strategy:map[type:Recreate]") {
+			t.Errorf("%s: the strategy: got %s", values, text)
 		}
 		if !strings.Contains(text, "readOnlyRootFilesystem:true") || !strings.Contains(text, "runAsNonRoot:true") {
 			t.Errorf("%s: not confined: %s", values, text)

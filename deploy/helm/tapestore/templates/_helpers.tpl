@@ -56,7 +56,9 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 {{- if and (eq $engine "sqlite") (not .Values.persistence.enabled) }}{{ fail "a store in a file needs persistence.enabled=true" }}{{ end }}
 {{- if and (eq $engine "memory") (gt (int .Values.replicas) 1) }}{{ fail "a store in memory goes with replicas=1" }}{{ end }}
+{{- if not (regexMatch "^(RollingUpdate|Recreate)$" .Values.strategy) }}{{ fail "strategy is RollingUpdate or Recreate" }}{{ end }}
 {{- if .Values.migrate.enabled }}
+{{- if and (ne .Values.strategy "Recreate") (gt (int .Values.replicas) 0) }}{{ fail "migrate.enabled needs strategy=Recreate or replicas=0: old servers may not go on with the new schema, see docs/compatibility.md" }}{{ end }}
 {{- if not .Values.migrate.existingSecret }}{{ fail "migrate.enabled needs migrate.existingSecret" }}{{ end }}
 {{- if or (eq $engine "sqlite") (eq $engine "memory") }}{{ fail "migrate.enabled goes with an engine behind a server: the job has no volume, and a server creates and migrates its file itself" }}{{ end }}
 {{- end }}
