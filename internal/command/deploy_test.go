@@ -71,6 +71,7 @@ func TestCompose(t *testing.T) {
 		t.Fatal(err)
 	}
 	var file struct {
+		Secrets  map[string]any
 		Services map[string]struct {
 			ReadOnly    bool     `yaml:"read_only"`
 			CapDrop     []string `yaml:"cap_drop"`
@@ -80,6 +81,9 @@ func TestCompose(t *testing.T) {
 	}
 	if err := yaml.Unmarshal(text, &file); err != nil || len(file.Services) != 2 {
 		t.Fatalf("got %d services, %v", len(file.Services), err)
+	}
+	if len(file.Secrets) > 0 {
+		t.Errorf("secrets %v are mounted as single files, which hide a replacement by rename", file.Secrets)
 	}
 	for name, s := range file.Services {
 		loopback := !slices.ContainsFunc(s.Ports, func(p string) bool { return !strings.HasPrefix(p, "127.0.0.1:") })
@@ -179,6 +183,27 @@ func chart(t *testing.T, values string) (map[string]map[string]any, error) {
 		}
 	}
 	return objects, nil
+}
+
+// A network policy admits nothing to the metrics, which have no authentication, unless metricsFrom
+// names it.
+func TestChartNetworkPolicy(t *testing.T) {
+	t.Parallel()
+	const grpc, agents, scraper = "ports:[map[port:grpc]]", "from:[map[podSelector:map[a:b]]]", "map[from:[map[podSelector:map[c:d]]] ports:[map[port:metrics]]]"
+	for values, want := range map[string]string{
+		"from: [{podSelector: {a: b}}]":                                       "[map[" + agents + " " + grpc + "]]",
+		"metricsFrom: [{podSelector: {c: d}}]":                                "[map[" + grpc + "] " + scraper + "]",
+		"from: [{podSelector: {a: b}}], metricsFrom: [{podSelector: {c: d}}]": "[map[" + agents + " " + grpc + "] " + scraper + "]",
+	} {
+		objects, err := chart(t, "{store: {url: postgres://h/d}, insecure: true, networkPolicy: {"+values+"}}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, _ := objects["NetworkPolicy"]["spec"].(map[string]any)
+		if got := fmt.Sprint(spec["ingress"]); got != want {
+			t.Errorf("%s: got %s, want %s", values, got, want)
+		}
+	}
 }
 
 // merge sets what over has in all, deeply.
