@@ -122,7 +122,7 @@ func breakError(err error) error {
 	case runstore.OutcomeOf(err) == runstore.Unknown:
 		return &apiError{
 			Status: http.StatusBadGateway, Kind: "unknown",
-			Message: "It is unknown whether the lease was broken. Repeat it: a token that has moved means that it was.",
+			Message: "It is unknown whether the lease was broken. Repeat it. If the token has moved then, this break or another takeover moved it: the journal of the run shows which.",
 		}
 	}
 	switch runstore.KindOf(err) {

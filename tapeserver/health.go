@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	grpchealth "google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -26,6 +27,8 @@ type health struct {
 
 	mu   sync.Mutex
 	ping *ping // the ping in flight; nil if there is none
+
+	epochs singleflight.Group // the read of the epochs in flight
 }
 
 // ping is one request to the store, shared by all concurrent probes.

@@ -9,7 +9,10 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -21,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/runstore/telemetry"
 	"github.com/tapestore/tapestore/tapeserver"
@@ -218,4 +222,52 @@ func TestVerboseProbes(t *testing.T) {
 		t.Fatal(err)
 	}
 	probe(503, `\[\+\] started: yes\n\[\+\] serving: yes\n\[-\] store: does not answer, after [\d.]+(µs|ms|s)\n\[\+\] matcher: holds 0 of 0 shards, 0 stalled\nnot ready\n`)
+}
+
+// heldEpochs is a store whose Epochs waits for release, and counts its calls.
+type heldEpochs struct {
+	*memory.Handle
+	calls   atomic.Int32
+	release chan struct{}
+}
+
+func (s *heldEpochs) Epochs(ctx context.Context) ([]runstore.EpochChange, error) {
+	s.calls.Add(1)
+	<-s.release
+	return s.Handle.Epochs(ctx)
+}
+
+// Verbose probes that ask at the same time cost the store one read of the epochs, since their port
+// has no authentication. A later one reads them again.
+func TestVerboseProbesShareARead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &heldEpochs{Handle: memory.New(nil).Open(), release: make(chan struct{})}
+		probes := &tapeserver.Probes{}
+		probes.SetServer(tapeserver.New(store, nil))
+		ask := func(want string) {
+			reply := httptest.NewRecorder()
+			probes.ServeHTTP(reply, httptest.NewRequest("GET", "/readyz?verbose", nil))
+			if got := reply.Body.String(); reply.Code != 200 || !strings.Contains(got, "epoch: "+want+"\n") {
+				t.Errorf("got %d %q, want epoch %s", reply.Code, got, want)
+			}
+		}
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() { ask("0") })
+		}
+		synctest.Wait() // all wait for the store
+		if n := store.calls.Load(); n != 1 {
+			t.Errorf("20 concurrent probes read the epochs %d times, want once", n)
+		}
+		close(store.release)
+		all.Wait()
+		if _, err := store.RaiseEpoch(t.Context(), "test"); err != nil {
+			t.Fatal(err)
+		}
+		ask("1")
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -15,10 +15,11 @@ import (
 const maxProbes = 64
 
 // Probes serves an orchestrator's probes over HTTP: /healthz (and /) reports whether the process
-// lives, /readyz whether its store responds. The replies are fixed texts, since anybody may ask;
-// the log has the reason why a store does not respond. Until SetServer, /readyz reports that the
-// server is starting. /readyz?verbose lists each check with a few numbers: no names, no addresses
-// and no errors. The zero Probes is ready for use.
+// lives, /readyz whether its store responds. There is no authentication, so their replies are fixed
+// texts, and the log has the reason why a store does not respond. Until SetServer, /readyz reports
+// that the server is starting. /readyz?verbose lists each check with the time that the store takes,
+// the epoch and the numbers of the matcher's shards: no names, no addresses and no errors. Concurrent
+// probes share one ping of the store and one read of its epochs. The zero Probes is ready for use.
 type Probes struct {
 	server atomic.Pointer[Server]
 }

@@ -59,14 +59,32 @@ func (s *Server) epochCheck(ctx context.Context) check {
 	if !ok {
 		return check{name: "epoch", text: "none on this engine"}
 	}
-	changes, err := epochs.Epochs(ctx)
-	switch {
-	case err != nil:
+	epoch, err := s.health.epoch(ctx, epochs)
+	if err != nil {
 		return check{name: "epoch", text: "cannot be read"}
-	case len(changes) == 0:
-		return check{name: "epoch", text: "0"}
 	}
-	return check{name: "epoch", text: fmt.Sprint(int64(changes[len(changes)-1].Epoch))}
+	return check{name: "epoch", text: fmt.Sprint(int64(epoch))}
+}
+
+// epoch reads the current epoch. Concurrent probes share one read, so any number of them costs one,
+// as of the pings of ask. A read that does not return stays in flight, and later probes wait for it
+// as long as their own contexts allow.
+func (h *health) epoch(ctx context.Context, epochs runstore.EpochManager) (runstore.Epoch, error) {
+	read := h.epochs.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
+		defer cancel()
+		changes, err := epochs.Epochs(ctx)
+		if err != nil || len(changes) == 0 {
+			return runstore.Epoch(0), err
+		}
+		return changes[len(changes)-1].Epoch, nil
+	})
+	select {
+	case result := <-read:
+		return result.Val.(runstore.Epoch), result.Err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 }
 
 // matcherCheck reports the shards of reactions, which other servers may drive instead.

@@ -42,6 +42,27 @@ func TestDeployVariables(t *testing.T) {
 	}
 }
 
+// The image and the unit set no variable of serve, which would win over tape.yaml: a server whose file
+// names another store would write into a file of SQLite. Their working directory is where the default
+// store belongs.
+func TestDeployLeavesSettingsToTheFile(t *testing.T) {
+	t.Parallel()
+	for name, directory := range map[string]string{
+		"Dockerfile": "\nWORKDIR /data\n", "systemd/tapestore.service": "\nWorkingDirectory=/var/lib/tapestore\n",
+	} {
+		text, err := os.ReadFile(filepath.Join(deployDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if set := regexp.MustCompile(`(?m)^(ENV|Environment=).*TAPE.*$`).Find(text); set != nil {
+			t.Errorf("%s sets a variable: %s", name, set)
+		}
+		if !strings.Contains(string(text), directory) || defaultStore != "sqlite:tape.db" {
+			t.Errorf("%s: the default store %s is not in the directory of the state", name, defaultStore)
+		}
+	}
+}
+
 // compose.yaml publishes a server without TLS on loopback only, and every service is confined.
 func TestCompose(t *testing.T) {
 	t.Parallel()
@@ -50,6 +71,7 @@ func TestCompose(t *testing.T) {
 		t.Fatal(err)
 	}
 	var file struct {
+		Secrets  map[string]any
 		Services map[string]struct {
 			ReadOnly    bool     `yaml:"read_only"`
 			CapDrop     []string `yaml:"cap_drop"`
@@ -59,6 +81,9 @@ func TestCompose(t *testing.T) {
 	}
 	if err := yaml.Unmarshal(text, &file); err != nil || len(file.Services) != 2 {
 		t.Fatalf("got %d services, %v", len(file.Services), err)
+	}
+	if len(file.Secrets) > 0 {
+		t.Errorf("secrets %v are mounted as single files, which hide a replacement by rename", file.Secrets)
 	}
 	for name, s := range file.Services {
 		loopback := !slices.ContainsFunc(s.Ports, func(p string) bool { return !strings.HasPrefix(p, "127.0.0.1:") })
@@ -119,7 +144,7 @@ func chart(t *testing.T, values string) (map[string]map[string]any, error) {
 		"fail":       func(text string) (string, error) { return "", fmt.Errorf("%s", text) },
 		"nindent":    indent,
 		"contains":   func(part, s string) bool { return strings.Contains(s, part) },
-		"hasPrefix":  func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
+		"regexMatch": regexp.MatchString,
 		"trunc":      func(n int, s string) string { return s[:min(n, len(s))] },
 		"trimSuffix": func(end, s string) string { return strings.TrimSuffix(s, end) },
 		"int":        func(v any) (n int, err error) { _, err = fmt.Sscan(fmt.Sprint(v), &n); return n, err },
@@ -160,6 +185,27 @@ func chart(t *testing.T, values string) (map[string]map[string]any, error) {
 	return objects, nil
 }
 
+// A network policy admits nothing to the metrics, which have no authentication, unless metricsFrom
+// names it.
+func TestChartNetworkPolicy(t *testing.T) {
+	t.Parallel()
+	const grpc, agents, scraper = "ports:[map[port:grpc]]", "from:[map[podSelector:map[a:b]]]", "map[from:[map[podSelector:map[c:d]]] ports:[map[port:metrics]]]"
+	for values, want := range map[string]string{
+		"from: [{podSelector: {a: b}}]":                                       "[map[" + agents + " " + grpc + "]]",
+		"metricsFrom: [{podSelector: {c: d}}]":                                "[map[" + grpc + "] " + scraper + "]",
+		"from: [{podSelector: {a: b}}], metricsFrom: [{podSelector: {c: d}}]": "[map[" + agents + " " + grpc + "] " + scraper + "]",
+	} {
+		objects, err := chart(t, "{store: {url: postgres://h/d}, insecure: true, networkPolicy: {"+values+"}}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, _ := objects["NetworkPolicy"]["spec"].(map[string]any)
+		if got := fmt.Sprint(spec["ingress"]); got != want {
+			t.Errorf("%s: got %s, want %s", values, got, want)
+		}
+	}
+}
+
 // merge sets what over has in all, deeply.
 func merge(all, over map[string]any) {
 	for key, value := range over {
@@ -179,11 +225,22 @@ func TestChart(t *testing.T) {
 	for values, want := range map[string]string{
 		"":                             "store.url",
 		"store: {url: postgres://h/d}": "tls.existingSecret",
-		"{store: {url: postgres://h/d}, tls: {existingSecret: t}}":                 "auth.existingSecret",
-		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true}":                   "persistence.enabled",
-		"{store: {url: a, existingSecret: b}, insecure: true}":                     "not both",
-		"{store: {url: 'memory:'}, insecure: true}":                                "replicas=1",
-		"{store: {url: postgres://h/d}, insecure: true, migrate: {enabled: true}}": "migrate.existingSecret",
+		"{store: {url: postgres://h/d}, tls: {existingSecret: t}}":                                                                            "auth.existingSecret",
+		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true}":                                                                              "persistence.enabled",
+		"{store: {url: /data/tape.db}, insecure: true}":                                                                                       "persistence.enabled",
+		"{store: {url: tape.db}, insecure: true, replicas: 1}":                                                                                "persistence.enabled",
+		"{store: {url: memory.db}, insecure: true, replicas: 1}":                                                                              "persistence.enabled",
+		"{store: {existingSecret: s}, insecure: true}":                                                                                        "store.engine",
+		"{store: {existingSecret: s, engine: oracle}, insecure: true}":                                                                        "store.engine",
+		"{store: {existingSecret: s, engine: sqlite}, insecure: true}":                                                                        "persistence.enabled",
+		"{store: {existingSecret: s, engine: memory}, insecure: true}":                                                                        "replicas=1",
+		"{store: {url: postgres://h/d, engine: postgres}, insecure: true}":                                                                    "store.engine goes with store.existingSecret",
+		"{store: {url: a.db}, insecure: true, strategy: Recreate, persistence: {enabled: true}, migrate: {enabled: true, existingSecret: m}}": "behind a server",
+		"{store: {url: postgres://h/d}, insecure: true, strategy: Sudden}":                                                                    "RollingUpdate or Recreate",
+		"{store: {url: postgres://h/d}, insecure: true, migrate: {enabled: true, existingSecret: m}}":                                         "strategy=Recreate or replicas=0",
+		"{store: {url: a, existingSecret: b}, insecure: true}":                                                                                "not both",
+		"{store: {url: 'memory:'}, insecure: true}":                                                                                           "replicas=1",
+		"{store: {url: postgres://h/d}, insecure: true, strategy: Recreate, migrate: {enabled: true}}":                                        "migrate.existingSecret",
 	} {
 		if _, err := chart(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want an error that says %q", values, err, want)
@@ -191,9 +248,10 @@ func TestChart(t *testing.T) {
 	}
 	const secure = "tls: {existingSecret: t, clientCA: ca.crt}, auth: {existingSecret: a}"
 	for values, want := range map[string]string{
-		"{store: {existingSecret: s}, " + secure + ", migrate: {enabled: true, existingSecret: m}, networkPolicy: {from: [{podSelector: {}}]}}": "Deployment Job NetworkPolicy PodDisruptionBudget Service ServiceAccount",
-		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true, persistence: {enabled: true}, serviceAccount: {create: false}}":                 "Service StatefulSet",
-		"{store: {url: postgres://h/d}, insecure: true, replicas: 1, extraEnv: [{name: A, value: b}], settings: {TAPE_FENCE: x}}":               "Deployment Service ServiceAccount",
+		"{store: {existingSecret: s, engine: postgres}, " + secure + ", strategy: Recreate, migrate: {enabled: true, existingSecret: m}, networkPolicy: {from: [{podSelector: {}}]}}": "Deployment Job NetworkPolicy PodDisruptionBudget Service ServiceAccount",
+		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true, persistence: {enabled: true}, serviceAccount: {create: false}}":                                                       "Service StatefulSet",
+		"{store: {url: postgres://h/d}, insecure: true, replicas: 0, migrate: {enabled: true, existingSecret: m}}":                                                                    "Deployment Job Service ServiceAccount",
+		"{store: {url: postgres://h/d}, insecure: true, replicas: 1, extraEnv: [{name: A, value: b}], settings: {TAPE_FENCE: x}}":                                                     "Deployment Service ServiceAccount",
 	} {
 		objects, err := chart(t, values)
 		var kinds []string
@@ -208,6 +266,9 @@ func TestChart(t *testing.T) {
 		if secured := strings.Contains(values, secure); strings.Contains(text, "TAPE_TLS_CERT") != secured || strings.Contains(text, "TAPE_PRINCIPALS") != secured ||
 			strings.Contains(text, "name:TAPE_INSECURE value:false") != secured {
 			t.Errorf("%s: got %s", values, text)
+		}
+		if strings.Contains(values, "Recreate") != strings.Contains(text, "strategy:map[type:Recreate]") {
+			t.Errorf("%s: the strategy: got %s", values, text)
 		}
 		if !strings.Contains(text, "readOnlyRootFilesystem:true") || !strings.Contains(text, "runAsNonRoot:true") {
 			t.Errorf("%s: not confined: %s", values, text)

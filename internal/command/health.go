@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,8 +21,9 @@ func newHealthCommand() *cobra.Command {
 		Use:   "health",
 		Short: "Ask a server on this machine whether it is ready",
 		Long: `Ask a server's probe whether it is ready: its store answers. With --live, whether the process
-lives. It is for container images, which have no other program to ask with. The exit status
-is 0 if the answer is yes, and 1 otherwise.`,
+lives. It is for container images, which have no other program to ask with. Without --address
+the address is the one that serve takes from TAPE_HEALTHZ_LISTEN, tape.yaml or its default. The
+exit status is 0 if the answer is yes or the server has no probes, and 1 otherwise.`,
 		Example: `  tapestore health --address 127.0.0.1:7879`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -31,6 +33,10 @@ is 0 if the answer is yes, and 1 otherwise.`,
 			}
 			if timeout <= 0 {
 				return fmt.Errorf("--timeout is %v; it is above zero", timeout)
+			}
+			if address == "" {
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), "no probes")
+				return err
 			}
 			path := "/readyz"
 			if live {
@@ -47,22 +53,27 @@ is 0 if the answer is yes, and 1 otherwise.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&address, "address", "", "host:port of serve's --healthz-listen, "+defaultProbes+" if empty [TAPE_HEALTHZ_LISTEN]")
+	f.StringVar(&address, "address", "", "host:port of serve's --healthz-listen; if empty, as serve finds it [TAPE_HEALTHZ_LISTEN]")
 	f.BoolVar(&live, "live", false, "ask only whether the process lives")
 	f.DurationVar(&timeout, "timeout", 3*time.Second, "how long to wait for the answer")
 	return cmd
 }
 
-// probeAddress returns the address of the probes from a flag, or else from the variable of serve, or
-// else the default. A server that listens on every address is asked on loopback.
+// probeAddress returns the address of the probes from a flag, or else as a server with this
+// environment resolves it: from the variable, the file or the default. It returns "" if the server
+// has no probes. A server that listens on every address is asked on loopback.
 func probeAddress(flag string, env func(string) (string, bool)) (string, error) {
-	const variable = "TAPE_HEALTHZ_LISTEN"
 	address, from := flag, "--address"
 	if address == "" {
-		address, from = defaultProbes, variable
-		if set, ok := env(variable); ok {
-			address = set
+		_, s := newSettings(newServeCommand(), env)
+		v := s.values["healthz-listen"]
+		if !v.given() && len(s.faults) > 0 { // the faulty file may name another address
+			return "", errors.Join(s.faults...)
 		}
+		if v.text == "" {
+			return "", nil
+		}
+		address, from = v.text, v.place
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

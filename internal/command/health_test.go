@@ -3,6 +3,7 @@ package command
 import (
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -34,22 +35,49 @@ func TestHealthCommand(t *testing.T) {
 	}
 }
 
-// The address is the flag's, the variable's or the default, and never a wildcard.
+// The address is the flag's, the variable's, the file's or the default, and never a wildcard; it is
+// empty for a server without probes.
 func TestProbeAddress(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ flag, variable, want string }{
-		{"", "unset", defaultProbes},
-		{"", ":1234", "127.0.0.1:1234"},
-		{"", "0.0.0.0:1234", "127.0.0.1:1234"},
-		{"[::]:1234", "host:1", "127.0.0.1:1234"},
-		{"[::1]:1234", "host:1", "[::1]:1234"},
-		{"", "host:1", "host:1"},
-		{"", "", ""},
-		{"host", "host:1", ""},
+	named, without := configFile(t, "serve: {healthz_listen: ':1235'}\n"), configFile(t, "serve: {healthz_listen: ''}\n")
+	broken, missing := configFile(t, "serve: {colour: red}\n"), filepath.Join(t.TempDir(), "missing.yaml")
+	for _, c := range []struct{ flag, variable, file, want, fault string }{
+		{"", "unset", "", defaultProbes, ""},
+		{"", ":1234", "", "127.0.0.1:1234", ""},
+		{"", "0.0.0.0:1234", "", "127.0.0.1:1234", ""},
+		{"[::]:1234", "host:1", "", "127.0.0.1:1234", ""},
+		{"[::1]:1234", "host:1", "", "[::1]:1234", ""},
+		{"", "host:1", "", "host:1", ""},
+		{"", "", "", "", ""},
+		{"", "", named, "", ""},
+		{"", "unset", named, "127.0.0.1:1235", ""},
+		{"", "host:1", named, "host:1", ""},
+		{"", "unset", without, "", ""},
+		{"", "unset", broken, "", "serve.colour"},
+		{"", "unset", missing, "", configVariable},
+		{"host:1", "unset", missing, "host:1", ""},
+		{"host", "host:1", "", "", "--address"},
+		{"", "host", "", "", "TAPE_HEALTHZ_LISTEN"},
 	} {
-		got, err := probeAddress(c.flag, func(string) (string, bool) { return c.variable, c.variable != "unset" })
-		if got != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%q and %q: got %q, %v, want %q", c.flag, c.variable, got, err, c.want)
+		got, err := probeAddress(c.flag, func(name string) (string, bool) {
+			switch {
+			case name == "TAPE_HEALTHZ_LISTEN" && c.variable != "unset":
+				return c.variable, true
+			case name == configVariable && c.file != "":
+				return c.file, true
+			}
+			return "", false
+		})
+		if got != c.want || (err == nil) != (c.fault == "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%+v: got %q, %v", c, got, err)
 		}
+	}
+}
+
+// A server without probes has nothing to ask: an image's health check does not fail for ever.
+func TestHealthWithoutProbes(t *testing.T) {
+	t.Setenv(configVariable, configFile(t, "serve: {healthz_listen: ''}\n"))
+	if out, _, err := here(t, "", "health"); err != nil || out != "no probes\n" {
+		t.Errorf("got %q, %v", out, err)
 	}
 }

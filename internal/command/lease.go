@@ -96,8 +96,8 @@ or whether that is unknown.`,
 	}
 	breaks.Flags().StringVar(&l.ifToken, "if-token", "", "the token of the grant to end, as show prints it")
 	breaks.Flags().BoolVar(&l.whoever, "whoever", false, "end whatever grant is current, instead of --if-token")
-	breaks.Flags().StringVar(&l.operator, "operator", "", "who decides; stored")
-	breaks.Flags().StringVar(&l.reason, "reason", "", "why; stored")
+	breaks.Flags().StringVar(&l.operator, "operator", "", "name of the person who decides, stored with the operation")
+	breaks.Flags().StringVar(&l.reason, "reason", "", "reason for the operation, stored with it")
 	breaks.Flags().BoolVar(&l.quiet, "quiet", false, `put the record "lease/break" instead of a journal event`)
 	for _, sub := range []*cobra.Command{show, terms, breaks} {
 		sub.PreRun = func(*cobra.Command, []string) {

@@ -28,8 +28,10 @@ by an account that may change the schema; then a server can serve as an account 
 not, with migrate=no (PostgreSQL, AlloyDB) or create=no (Bigtable, Spanner) in its URL.
 
 --apply may be repeated and interrupted: a repeat continues. A server that may change the
-schema makes the same steps when it opens the store. Older programs refuse a schema that
-is newer than their own, so replace them first; the page of each engine says which can go on.
+schema makes the same steps when it opens the store. On SQLite --apply opens the store, which
+raises the epoch of a restored file. Programs of the version before may refuse the new schema:
+docs/compatibility.md says which engines can be upgraded while they are open, and on which
+they are stopped first.
 
 The exit status is 0 when nothing is left to do, 2 when the plan has steps, and 1 if the
 plan or a step failed.`,

@@ -61,8 +61,8 @@ that is unknown.`,
 	f.BoolVar(&r.preempt, "preempt", false, "purge the run even if its lease is live")
 	f.BoolVar(&r.yes, "yes", false, "do not ask")
 	f.StringVar(&r.ifToken, "if-token", "", "purge only if this is the run's last token, as tapestore lease show prints it")
-	f.StringVar(&r.operator, "operator", "", "who decides; stored")
-	f.StringVar(&r.reason, "reason", "", "why; stored")
+	f.StringVar(&r.operator, "operator", "", "name of the person who decides, stored with the operation")
+	f.StringVar(&r.reason, "reason", "", "reason for the operation, stored with it")
 	cmd.AddCommand(purge)
 	return cmd
 }

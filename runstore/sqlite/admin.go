@@ -155,7 +155,34 @@ func check(ctx context.Context, u runstore.URL) []admin.Finding {
 		r.OK("synchronous", "FULL: acknowledged commits survive a power cut")
 	}
 	checkFiles(path, &r)
+	if len(p.Steps) == 0 { // an older schema is a failure, because of which nothing opens the store
+		checkIncarnation(ctx, path, &r)
+	}
 	return r
+}
+
+// checkIncarnation checks whether the next opening for writing raises the epoch. It reads the
+// watermark before the database: a server that commits in between is then ahead of the watermark, and
+// never behind it.
+func checkIncarnation(ctx context.Context, path string, r *admin.Report) {
+	seen, ok, err := (&watermark{path: path + "-witness"}).read()
+	var have progress
+	if err == nil {
+		err = look(ctx, path, func(c *conn) (err error) {
+			have, err = readProgress(ctx, c)
+			return err
+		})
+	}
+	if err != nil {
+		r.Fail("incarnation", err.Error(), "see the message")
+		return
+	}
+	if reason := reasonToRaise(have, seen, ok); reason != "" {
+		r.KeepClosed("incarnation", reason+": the next program that opens the store for writing raises the epoch",
+			"expected after a restore: start the server; otherwise check the URL, and that FILE-witness was not deleted")
+		return
+	}
+	r.OK("incarnation", "the file is the one that its witness file belongs to, and not older")
 }
 
 // checkFiles checks that this user may write the file, the files beside it and the directory, in

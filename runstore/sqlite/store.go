@@ -240,12 +240,8 @@ func (db *database) initClockAndEpoch(ctx context.Context, c *conn) error {
 		return err
 	}
 	db.hasGarbage = row[0] != nil
-	row, err = c.one(ctx, sqlProgressRead)
-	if err != nil {
-		return err
-	}
-	db.progress = progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64))}
-	return nil
+	db.progress, err = readProgress(ctx, c)
+	return err
 }
 
 // Close implements adapter.Core.

@@ -181,30 +181,44 @@ func (w *watermark) close() {
 	}
 }
 
+// reasonToRaise returns why opening a database whose progress is have raises its epoch, or "" if it
+// does not. seen and ok are what read has returned.
+func reasonToRaise(have, seen progress, ok bool) string {
+	switch {
+	case !ok && (have.Changes > 0 || have.Position > 0):
+		return "the database was moved here without its witness file"
+	case ok && seen.Incarnation != have.Incarnation:
+		return "the database is a copy of another one"
+	case ok && have.behind(seen):
+		return "the database is older than its witness file: a backup was restored or commits were lost"
+	}
+	return ""
+}
+
+// readProgress returns how much the database has committed.
+func readProgress(ctx context.Context, c *conn) (progress, error) {
+	row, err := c.one(ctx, sqlProgressRead)
+	if err != nil {
+		return progress{}, err
+	}
+	return progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64))}, nil
+}
+
 // compare raises the epoch if the watermark shows that the database was rolled back or copied. tx
 // must be in a write transaction.
 func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time) error {
 	if w == nil {
 		return nil
 	}
-	row, err := tx.one(ctx, sqlProgressRead)
+	have, err := readProgress(ctx, tx)
 	if err != nil {
 		return err
 	}
-	have := progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64))}
 	seen, ok, err := w.read()
 	if err != nil {
 		return err
 	}
-	reason := ""
-	switch {
-	case !ok && (have.Changes > 0 || have.Position > 0):
-		reason = "the database was moved here without its witness file"
-	case ok && seen.Incarnation != have.Incarnation:
-		reason = "the database is a copy of another one"
-	case ok && have.behind(seen):
-		reason = "the database is older than its witness file: a backup was restored or commits were lost"
-	}
+	reason := reasonToRaise(have, seen, ok)
 	if reason == "" {
 		if ok {
 			w.known = seen // already recorded, so write can skip it

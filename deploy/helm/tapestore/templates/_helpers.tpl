@@ -45,7 +45,21 @@ seccompProfile: {type: RuntimeDefault}
 {{- if and (not .Values.auth.existingSecret) (not .Values.auth.oidc.issuer) }}{{ fail "set auth.existingSecret or auth.oidc.issuer, or insecure=true: the server refuses to listen for other pods without authentication" }}{{ end }}
 {{- end }}
 {{- if and .Values.auth.oidc.issuer (not .Values.auth.oidc.audience) }}{{ fail "auth.oidc.issuer needs auth.oidc.audience" }}{{ end }}
-{{- if and (hasPrefix "sqlite:" .Values.store.url) (not .Values.persistence.enabled) }}{{ fail "a store in a file needs persistence.enabled=true" }}{{ end }}
-{{- if and (hasPrefix "memory" .Values.store.url) (gt (int .Values.replicas) 1) }}{{ fail "a store in memory goes with replicas=1" }}{{ end }}
-{{- if and .Values.migrate.enabled (not .Values.migrate.existingSecret) }}{{ fail "migrate.enabled needs migrate.existingSecret" }}{{ end }}
+{{- $engine := .Values.store.engine }}
+{{- if .Values.store.existingSecret }}
+{{- if not (regexMatch "^(postgres|alloydb|bigtable|spanner|sqlite|memory)$" $engine) }}{{ fail "store.existingSecret needs store.engine: postgres, alloydb, bigtable, spanner, sqlite or memory" }}{{ end }}
+{{- else }}
+{{- if $engine }}{{ fail "store.engine goes with store.existingSecret; store.url names its engine itself" }}{{ end }}
+{{- if regexMatch "^(postgres(ql)?|alloydb|bigtable|spanner)://" .Values.store.url }}{{ $engine = "served" }}
+{{- else if regexMatch "^memory(:|$)" .Values.store.url }}{{ $engine = "memory" }}
+{{- else }}{{ $engine = "sqlite" }}{{ end }}
+{{- end }}
+{{- if and (eq $engine "sqlite") (not .Values.persistence.enabled) }}{{ fail "a store in a file needs persistence.enabled=true" }}{{ end }}
+{{- if and (eq $engine "memory") (gt (int .Values.replicas) 1) }}{{ fail "a store in memory goes with replicas=1" }}{{ end }}
+{{- if not (regexMatch "^(RollingUpdate|Recreate)$" .Values.strategy) }}{{ fail "strategy is RollingUpdate or Recreate" }}{{ end }}
+{{- if .Values.migrate.enabled }}
+{{- if and (ne .Values.strategy "Recreate") (gt (int .Values.replicas) 0) }}{{ fail "migrate.enabled needs strategy=Recreate or replicas=0: old servers may not go on with the new schema, see docs/compatibility.md" }}{{ end }}
+{{- if not .Values.migrate.existingSecret }}{{ fail "migrate.enabled needs migrate.existingSecret" }}{{ end }}
+{{- if or (eq $engine "sqlite") (eq $engine "memory") }}{{ fail "migrate.enabled goes with an engine behind a server: the job has no volume, and a server creates and migrates its file itself" }}{{ end }}
+{{- end }}
 {{- end }}
