@@ -36,7 +36,8 @@ type Mover interface {
 // PlacedPage is a page of [Mover.ReadPlaced].
 type PlacedPage struct {
 	// Floor is the version above which the run's next new record begins. It grows whenever a record
-	// is deleted that was created after the last deletion, and never falls.
+	// is deleted that was created after the last deletion, and never falls. A store may raise it
+	// further in an import, up to the highest version of the imported records.
 	Floor Version
 	// Records are ordered by their keys.
 	Records []PlacedRecord
@@ -85,6 +86,16 @@ type History struct {
 	// CreatedAt and Floor are those of the [Import].
 	CreatedAt time.Time
 	Floor     Version
+}
+
+// Highest returns the highest version of the history: of its records, or the floor. An engine whose
+// purge does not read the records has to remember it, so that versions grow across the purge.
+func (h *History) Highest() Version {
+	highest := h.Floor
+	for _, r := range h.Records {
+		highest = max(highest, r.Version)
+	}
+	return highest
 }
 
 // History returns the history that the writes are a part of, nil for ordinary writes. It is for
