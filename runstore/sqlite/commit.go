@@ -190,7 +190,7 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 	}
 	if w.Release {
 		state := rules.Released
-		if f.IsZero() {
+		if f.IsZero() || history != nil {
 			state = rules.Revoked
 		}
 		r.Head, tx.changed = r.Ended(state), true

@@ -33,6 +33,10 @@ func Moves() []harness.Case {
 			below a floor of 300. Both are purged and created anew, and a new record begins above version 300. A store
 			that counts only the writes that it has applied itself gives a version again, and a caller of before the
 			purge that expects it changes a record of the new run.`},
+		{Guarantee: "I2", Name: "an-import-ends-in-a-revocation", Needs: []harness.Need{harness.NeedMove}, Run: importsRevoke, Doc: `
+			The last part of an import ends the importer's grant, and the next holder reads that the grant was revoked. A
+			store that reports a release makes the next driver skip the recovery of what the driver in the other
+			store has left unfinished.`},
 	}
 }
 
