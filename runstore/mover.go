@@ -13,7 +13,7 @@ type Mover interface {
 	// ScanRuns returns the ids of the runs that exist, listed and unlisted, in an order that is
 	// fixed for the engine: at most limit (1 to [MaxPage]) ids that follow after in this order. An
 	// empty after begins the scan; any id resumes one, also the id of a run that was purged since.
-	// Every run that exists from the begin of the scan to its end is returned. An empty page ends
+	// Every run that exists from the start of the scan to its end is returned. An empty page ends
 	// the scan.
 	ScanRuns(ctx context.Context, after RunID, limit int) ([]RunID, error)
 
@@ -25,11 +25,13 @@ type Mover interface {
 
 	// Import applies a part of a run's history, atomically, or nothing (I4). It is fenced as Commit
 	// is (I3), and wakes readers as Commit does. The events get new positions at the end of the
-	// feed. A part that was applied can be recognised by the run's last seq; a part without events
-	// can be repeated, because it replaces records by themselves.
+	// feed.
+	//
+	// After ErrUnknownOutcome, a part that was applied is recognised by the run's last seq or, without
+	// events, by ReadPlaced. The repeat of such a part is ErrConflict.
 	//
 	// Errors: those of Commit. ErrConflict when the seq of the first event is not that of the run's
-	// next event.
+	// next event, or when the run has a record of the part already.
 	Import(ctx context.Context, part Import) (Committed, error)
 }
 
@@ -62,7 +64,7 @@ type Import struct {
 	// seqs that continue the journal. Their tokens are below that of the fence.
 	Events []Event
 	// Records are put as they are, with their versions, stamps and index entries: up to
-	// [MaxRecordWrites]. Each replaces the record of its key.
+	// [MaxRecordWrites]. The run must have no record of these keys.
 	Records []PlacedRecord
 	// CreatedAt, if not zero, becomes the run's creation time, and its time in [IndexRuns].
 	CreatedAt time.Time
@@ -72,7 +74,8 @@ type Import struct {
 	Status *Status
 	// Runnable is as in [Writes].
 	Runnable When
-	// Release ends the importer's grant.
+	// Release ends the importer's grant as a revocation ([EndRevoked]), so that the next holder recovers
+	// what the last holder in the other store may have left unfinished.
 	Release bool
 }
 
@@ -102,8 +105,9 @@ func (h *History) Highest() Version {
 // adapters that implement [Mover].
 func (w Writes) History() *History { return w.history }
 
-// Batch returns the batch that applies the part: with the fence and the next seq as guards, and with
-// a [History]. It is for adapters, which pass it to their own Commit; the part was checked.
+// Batch returns the batch that applies the part: with the fence, the next seq and the absence of the
+// records as guards, and with a [History]. It is for adapters, which pass it to their own Commit; the
+// part was checked.
 func (p Import) Batch() Batch {
 	b := NewBatch(p.Fence.Run(), p.Fence)
 	if len(p.Events) > 0 {
@@ -114,6 +118,7 @@ func (p Import) Batch() Batch {
 		b.Append(e.Kind, e.Data)
 	}
 	for _, r := range p.Records {
+		b.Require(AtVersion(r.Key, 0))
 		b.Put(r.Key, r.Value, r.Index...)
 		h.Records = append(h.Records, r.Record)
 	}
@@ -167,7 +172,7 @@ func (p Import) Check() error {
 		return invalid("floor", "%d is negative", p.Floor)
 	}
 	b := p.Batch()
-	b.history = nil
+	b.history, b.guards.Versions = nil, nil // the guards repeat the keys of the records
 	return b.Check()
 }
 

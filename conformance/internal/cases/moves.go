@@ -37,6 +37,10 @@ func Moves() []harness.Case {
 			The last part of an import ends the importer's grant, and the next holder reads that the grant was revoked. A
 			store that reports a release makes the next driver skip the recovery of what the driver in the other
 			store has left unfinished.`},
+		{Guarantee: "I4", Name: "an-import-replaces-no-record", Needs: []harness.Need{harness.NeedMove}, Run: importsNewRecords, Doc: `
+			A part with records and no event is sent again, as it was and after a record of it was changed. Both are
+			ErrConflict and change nothing. A store that applies them sets a record back to a value and a version
+			of before.`},
 	}
 }
 
