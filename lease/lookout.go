@@ -32,8 +32,8 @@ func (k *Keeper) newLookout() *lookout {
 	return l
 }
 
-// acquire sends one request for the lease, as acquireOnce does, if the head of the run gives reason to.
-// Otherwise the error is the one with which the store would refuse, or that of the read.
+// acquire sends one request for the lease, as acquireOnce does, unless the head of the run rules a grant
+// out. Then the error is the one with which the store would refuse, or that of the read.
 func (l *lookout) acquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
 	sent := time.Now()
 	if err := l.look(ctx, req.Run); err != nil {
@@ -59,7 +59,7 @@ func (l *lookout) look(ctx context.Context, id runstore.RunID) error {
 	case transient(err):
 		return err
 	case err != nil || run.Holder.Token != l.token:
-		return nil // the answer to the request says more
+		return nil // the store answers the request
 	}
 	if h := run.Holder; !h.ExpiresAt.Equal(l.expires) {
 		// The renewal came before the read, so drift between the clocks does not add up.

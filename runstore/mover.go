@@ -13,7 +13,7 @@ type Mover interface {
 	// ScanRuns returns the ids of the runs that exist, listed and unlisted, in an order that is
 	// fixed for the engine: at most limit (1 to [MaxPage]) ids that follow after in this order. An
 	// empty after begins the scan; any id resumes one, also the id of a run that was purged since.
-	// Every run that exists from the begin of the scan to its end is returned. An empty page ends
+	// Every run that exists from the start of the scan to its end is returned. An empty page ends
 	// the scan.
 	ScanRuns(ctx context.Context, after RunID, limit int) ([]RunID, error)
 
@@ -25,18 +25,21 @@ type Mover interface {
 
 	// Import applies a part of a run's history, atomically, or nothing (I4). It is fenced as Commit
 	// is (I3), and wakes readers as Commit does. The events get new positions at the end of the
-	// feed. A part that was applied can be recognised by the run's last seq; a part without events
-	// can be repeated, because it replaces records by themselves.
+	// feed.
+	//
+	// After ErrUnknownOutcome, a part that was applied is recognised by the run's last seq or, without
+	// events, by ReadPlaced. The repeat of such a part is ErrConflict.
 	//
 	// Errors: those of Commit. ErrConflict when the seq of the first event is not that of the run's
-	// next event.
+	// next event, or when the run has a record of the part already.
 	Import(ctx context.Context, part Import) (Committed, error)
 }
 
 // PlacedPage is a page of [Mover.ReadPlaced].
 type PlacedPage struct {
 	// Floor is the version above which the run's next new record begins. It grows whenever a record
-	// is deleted that was created after the last deletion, and never falls.
+	// is deleted that was created after the last deletion, and never falls. A store may raise it
+	// further in an import, up to the highest version of the imported records.
 	Floor Version
 	// Records are ordered by their keys.
 	Records []PlacedRecord
@@ -61,7 +64,7 @@ type Import struct {
 	// seqs that continue the journal. Their tokens are below that of the fence.
 	Events []Event
 	// Records are put as they are, with their versions, stamps and index entries: up to
-	// [MaxRecordWrites]. Each replaces the record of its key.
+	// [MaxRecordWrites]. The run must have no record of these keys.
 	Records []PlacedRecord
 	// CreatedAt, if not zero, becomes the run's creation time, and its time in [IndexRuns].
 	CreatedAt time.Time
@@ -71,7 +74,8 @@ type Import struct {
 	Status *Status
 	// Runnable is as in [Writes].
 	Runnable When
-	// Release ends the importer's grant.
+	// Release ends the importer's grant as a revocation ([EndRevoked]), so that the next holder recovers
+	// what the last holder in the other store may have left unfinished.
 	Release bool
 }
 
@@ -87,12 +91,23 @@ type History struct {
 	Floor     Version
 }
 
+// Highest returns the highest version of the history: of its records, or the floor. An engine whose
+// purge does not read the records has to remember it, so that versions grow across the purge.
+func (h *History) Highest() Version {
+	highest := h.Floor
+	for _, r := range h.Records {
+		highest = max(highest, r.Version)
+	}
+	return highest
+}
+
 // History returns the history that the writes are a part of, nil for ordinary writes. It is for
 // adapters that implement [Mover].
 func (w Writes) History() *History { return w.history }
 
-// Batch returns the batch that applies the part: with the fence and the next seq as guards, and with
-// a [History]. It is for adapters, which pass it to their own Commit; the part was checked.
+// Batch returns the batch that applies the part: with the fence, the next seq and the absence of the
+// records as guards, and with a [History]. It is for adapters, which pass it to their own Commit; the
+// part was checked.
 func (p Import) Batch() Batch {
 	b := NewBatch(p.Fence.Run(), p.Fence)
 	if len(p.Events) > 0 {
@@ -103,6 +118,7 @@ func (p Import) Batch() Batch {
 		b.Append(e.Kind, e.Data)
 	}
 	for _, r := range p.Records {
+		b.Require(AtVersion(r.Key, 0))
 		b.Put(r.Key, r.Value, r.Index...)
 		h.Records = append(h.Records, r.Record)
 	}
@@ -156,7 +172,7 @@ func (p Import) Check() error {
 		return invalid("floor", "%d is negative", p.Floor)
 	}
 	b := p.Batch()
-	b.history = nil
+	b.history, b.guards.Versions = nil, nil // the guards repeat the keys of the records
 	return b.Check()
 }
 

@@ -86,8 +86,8 @@ func (n RunNotifier) RunWakeups(ctx context.Context, id runstore.RunID, on runst
 	})
 }
 
-// Mover is the runstore.Mover of a store whose engine has one. The engine's may assume what a [Core]
-// may.
+// Mover is the runstore.Mover of a store whose engine has one. The engine may assume what a
+// [Core] may.
 type Mover struct {
 	store *Store
 	core  MoverCore

@@ -124,6 +124,15 @@ func TestPurgeThatFails(t *testing.T) {
 			if !c.purged && !errors.Is(c.outcome, runstore.ErrUnknownOutcome) && head.Holder.Token != 0 {
 				t.Errorf("the run is still held: %+v", head.Holder)
 			}
+			if c.purged || head.Holder.Token != 0 {
+				return
+			}
+			next, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+				Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "driver", TTL: time.Minute, Grant: runstore.NewGrantID()},
+			})
+			if err != nil || next.Former != runstore.EndRevoked {
+				t.Errorf("the next grant: former %v, %v, want %v", next.Former, err, runstore.EndRevoked)
+			}
 		})
 	}
 }

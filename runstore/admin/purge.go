@@ -87,7 +87,8 @@ type Purged struct {
 //   - ErrLeaseHeld: the lease is live, and the request does not preempt;
 //   - ErrConflict: a grant was made since the operator read the token;
 //   - ErrUnknownOutcome: the run may have been purged; repeat the request, with the present token;
-//   - any other error: the run was not purged. A lease that the request has preempted is lost.
+//   - any other error: the run was not purged. A lease that the request has preempted is lost,
+//     and the next holder recovers the run.
 func Purge(ctx context.Context, store runstore.RunStore, req PurgeRequest) (Purged, error) {
 	if err := req.check(); err != nil {
 		return Purged{}, err
@@ -152,17 +153,23 @@ func purge(ctx context.Context, store runstore.RunStore, lease runstore.Lease) e
 	if err == nil || runstore.OutcomeOf(err) == runstore.NotApplied {
 		return err
 	}
-	if _, failed := store.GetRun(context.WithoutCancel(ctx), lease.Run); errors.Is(failed, runstore.ErrNotFound) {
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	if _, failed := store.GetRun(look, lease.Run); errors.Is(failed, runstore.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-// release gives the lease back, also after ctx has ended. An error leaves it to expire.
+// release gives the lease back, also after ctx has ended. It ends the grant without the fence, as a
+// revocation: the holder before may have left something unfinished, and the operator has recovered
+// nothing. An error leaves the lease to expire.
 func release(ctx context.Context, store runstore.RunStore, lease runstore.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	_, _ = store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()})
+	batch := runstore.NewBatch(lease.Run, runstore.AtToken(lease.Token))
+	batch.Release = true
+	_, _ = store.Commit(ctx, batch)
 }
 
 // recordEnd is record for a last stage, also after ctx has ended.

@@ -148,7 +148,7 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 		e.setRunnable(w.Runnable)
 	}
 	if w.Release {
-		e.endGrant(unfenced)
+		e.endGrant(unfenced || history != nil)
 	}
 	if w.Purge {
 		e.purge()
@@ -196,7 +196,7 @@ func inlineBound(w runstore.Writes) int {
 	return maxInline
 }
 
-// appendEvents appends events. history, if not nil, is what an import says of them.
+// appendEvents appends events. history, if not nil, has their times, tokens and owners in an import.
 func (e *edit) appendEvents(events []runstore.NewEvent, small int, token runstore.Token, owner runstore.Owner, history *runstore.History) {
 	pack := packer{packed: packed{Rev: e.head.Rev, Nonce: e.nonce, What: "e", Of: e.head.Seq + 1}}
 	for i, ev := range events {

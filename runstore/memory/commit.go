@@ -148,7 +148,7 @@ func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time
 	}
 	if w.Release {
 		state := rules.Released
-		if f.IsZero() {
+		if f.IsZero() || history != nil {
 			state = rules.Revoked
 		}
 		r.Head = r.Ended(state)

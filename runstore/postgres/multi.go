@@ -115,8 +115,8 @@ func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, reques
 		batch.Queue(e.sql(sqlWriteDemand), r.write.args(r.nonce, int64(i)<<10)...)
 	}
 	for _, b := range batches {
-		if h := b.History(); h != nil {
-			batch.Queue(e.sql(sqlHistory), historyArgs(b.Run(), h)...)
+		if b.History() != nil {
+			batch.Queue(e.sql(sqlHistory), historyArgs(b)...)
 		}
 	}
 	err = acknowledged(conn.Conn(), func() error {

@@ -70,7 +70,8 @@ func (e *engine) commitHistory(ctx context.Context, batch runstore.Batch) (done 
 }
 
 // historyArgs returns the arguments of sql/history.sql.
-func historyArgs(id runstore.RunID, h *runstore.History) []any {
+func historyArgs(b runstore.Batch) []any {
+	h := b.History()
 	var created *time.Time
 	if !h.CreatedAt.IsZero() {
 		created = &h.CreatedAt
@@ -87,7 +88,7 @@ func historyArgs(id runstore.RunID, h *runstore.History) []any {
 		updatedSeqs, updatedTimes, updatedTokens = append(updatedSeqs, int64(r.Updated.Seq)), append(updatedTimes, r.Updated.Time), append(updatedTokens, int64(r.Updated.Token))
 	}
 	return []any{
-		[]byte(id), int64(h.Floor), created, seqs, times, tokens, owners,
-		keys, versions, createdSeqs, createdTimes, createdTokens, updatedSeqs, updatedTimes, updatedTokens,
+		[]byte(b.Run()), int64(h.Floor), created, seqs, times, tokens, owners,
+		keys, versions, createdSeqs, createdTimes, createdTokens, updatedSeqs, updatedTimes, updatedTokens, b.Release,
 	}
 }

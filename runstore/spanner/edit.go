@@ -95,7 +95,7 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	}
 	if w.Release {
 		state := rules.Released
-		if token == 0 {
+		if token == 0 || history != nil {
 			state = rules.Revoked
 		}
 		e.head.grant(e.head.rules().Ended(state))

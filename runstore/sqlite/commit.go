@@ -177,6 +177,9 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 		if r.floor = max(r.floor, history.Floor); !history.CreatedAt.IsZero() {
 			r.CreatedAt = history.CreatedAt
 		}
+		if _, err := tx.c.exec(tx.ctx, sqlRunRaiseBound, int64(history.Highest()), no); err != nil {
+			return done, err
+		}
 		tx.changed = true
 	}
 	if w.Status != nil {
@@ -187,7 +190,7 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 	}
 	if w.Release {
 		state := rules.Released
-		if f.IsZero() {
+		if f.IsZero() || history != nil {
 			state = rules.Revoked
 		}
 		r.Head, tx.changed = r.Ended(state), true

@@ -78,6 +78,7 @@ var (
 	sqlRunHead             = sqlFiles.Statement("run_head")
 	sqlRunInsert           = sqlFiles.Statement("run_insert")
 	sqlRunNumber           = sqlFiles.Statement("run_number")
+	sqlRunRaiseBound       = sqlFiles.Statement("run_raise_bound")
 	sqlRunRead             = sqlFiles.Statement("run_read")
 	sqlRunUpdate           = sqlFiles.Statement("run_update")
 	sqlRunnableMove        = sqlFiles.Statement("runnable_move")

@@ -28,6 +28,19 @@ func Moves() []harness.Case {
 			A part of a history with events is sent twice, and one that leaves a gap is sent: both are ErrConflict and
 			change nothing. A store that appends them whatever their seq makes a journal that contradicts the records
 			that name its seqs.`},
+		{Guarantee: "I4", Name: "a-purge-of-an-imported-run-keeps-its-versions", Needs: []harness.Need{harness.NeedMove}, Run: purgesImported, Doc: `
+			Two runs are imported, one with a record of version 300 above a floor of 40, one with a record of version 40
+			below a floor of 300. Both are purged and created anew, and a new record begins above version 300. A store
+			that counts only the writes that it has applied itself gives a version again, and a caller of before the
+			purge that expects it changes a record of the new run.`},
+		{Guarantee: "I2", Name: "an-import-ends-in-a-revocation", Needs: []harness.Need{harness.NeedMove}, Run: importsRevoke, Doc: `
+			The last part of an import ends the importer's grant, and the next holder reads that the grant was revoked. A
+			store that reports a release makes the next driver skip the recovery of what the driver in the other
+			store has left unfinished.`},
+		{Guarantee: "I4", Name: "an-import-replaces-no-record", Needs: []harness.Need{harness.NeedMove}, Run: importsNewRecords, Doc: `
+			A part with records and no event is sent again, as it was and after a record of it was changed. Both are
+			ErrConflict and change nothing. A store that applies them sets a record back to a value and a version
+			of before.`},
 	}
 }
 
@@ -171,4 +184,82 @@ func importsOnce(t harness.T, e *harness.Env) {
 	if _, err := mover.Import(t.Context(), part(4)); err != nil {
 		t.Errorf("the next part: %v", err)
 	}
+}
+
+func purgesImported(t harness.T, e *harness.Env) {
+	e.RaiseEpoch(t, e.Store, "import")
+	for _, at := range []struct {
+		run            runstore.RunID
+		version, floor runstore.Version
+	}{{"above", 300, 40}, {"below", 40, 300}} {
+		e.Create(t, at.run)
+		part := partOfRecords(e.Acquire(t, e.Store, at.run, "importer"), at.version, "record")
+		part.Floor = at.floor
+		if _, err := kit.Capability[runstore.Mover](e.Store).Import(t.Context(), part); err != nil {
+			t.Fatalf("import: %v", err)
+		}
+		b := runstore.NewBatch(at.run, runstore.Unguarded("test"))
+		b.Purge = true
+		kit.MustCommit(t, e.Store, b)
+		e.Create(t, at.run)
+		if v := kit.Put(t, e.Store, at.run, "record", 0, "new"); v <= 300 {
+			t.Errorf("run %q: a record of version %d and a floor of %d were imported; after a purge a new record begins at version %d",
+				at.run, at.version, at.floor, v)
+		}
+	}
+}
+
+func importsRevoke(t harness.T, e *harness.Env) {
+	e.RaiseEpoch(t, e.Store, "import")
+	e.Create(t, "run")
+	part := partOfRecords(e.Acquire(t, e.Store, "run", "importer"), 3, "record")
+	part.Release = true
+	if _, err := kit.Capability[runstore.Mover](e.Store).Import(t.Context(), part); err != nil {
+		t.Fatalf("import: %v", err)
+	}
+	if run := e.Get(t, "run"); run.Holder.Token != 0 {
+		t.Errorf("after the import the holder is %+v", run.Holder)
+	}
+	granted, err := e.Store.AcquireLease(t.Context(), kit.Acquiring("run", "driver", harness.TTL))
+	if err != nil || granted.Former != runstore.EndRevoked {
+		t.Errorf("the grant after the import: former %v, %v, want %v", granted.Former, err, runstore.EndRevoked)
+	}
+}
+
+func importsNewRecords(t harness.T, e *harness.Env) {
+	mover := kit.Capability[runstore.Mover](e.Store)
+	e.RaiseEpoch(t, e.Store, "import")
+	e.Create(t, "run")
+	part := partOfRecords(e.Acquire(t, e.Store, "run", "importer"), 3, "a", "b")
+	if _, err := mover.Import(t.Context(), part); err != nil {
+		t.Fatalf("import: %v", err)
+	}
+	refused := func(what string) {
+		t.Helper()
+		before := kit.Dump(t, e.Store, "run", kit.AllIndexes...)
+		if _, err := mover.Import(t.Context(), part); !errors.Is(err, runstore.ErrConflict) {
+			t.Errorf("%s: %v, want ErrConflict", what, err)
+		}
+		kit.CheckUnchanged(t, what, before, kit.Dump(t, e.Store, "run", kit.AllIndexes...))
+	}
+	refused("a part that is sent again")
+	kit.Remove(t, e.Store, "run", "a", 3)
+	kit.Put(t, e.Store, "run", "b", 3, "changed")
+	refused("a part with a record that was changed since")
+}
+
+// partOfRecords returns a part of a history that has only records, each in a queue.
+func partOfRecords(lease runstore.Lease, version runstore.Version, keys ...runstore.RecordKey) runstore.Import {
+	part := runstore.Import{Fence: lease.Fence()}
+	at := time.Unix(1_700_000_000, 0)
+	for _, key := range keys {
+		part.Records = append(part.Records, runstore.PlacedRecord{
+			Record: runstore.Record{
+				Key: key, Version: version, Value: []byte("value"),
+				Created: runstore.Stamp{Time: at, Token: 5}, Updated: runstore.Stamp{Time: at, Token: 5},
+			},
+			Index: []runstore.Place{{Index: "queue-a", At: runstore.At(at)}},
+		})
+	}
+	return part
 }

@@ -38,10 +38,12 @@ func errUnavailable() error {
 	return &runstore.OpError{Op: "test", Err: runstore.ErrUnavailable, Cause: errors.New("a fault of the test")}
 }
 
-// send sends a request. Of twelve requests, one is applied without a reply, and one is not applied.
+// send sends a request. Of twelve requests, one is refused and not applied, and one gets no reply:
+// half of the latter are applied.
 func send[T any](ctx context.Context, f *Flaky, call func(context.Context) (T, error)) (T, error) {
 	f.mu.Lock()
 	dice, late, cut := f.rand.IntN(12), time.Duration(f.rand.IntN(40))*time.Millisecond, f.cut
+	lost := f.rand.IntN(2) == 0 // on the way to the store, not on the way back
 	f.mu.Unlock()
 	time.Sleep(late)
 	var none T
@@ -52,10 +54,12 @@ func send[T any](ctx context.Context, f *Flaky, call func(context.Context) (T, e
 	case cut, dice == 0:
 		return none, errUnavailable()
 	case dice == 1:
-		if _, err := call(ctx); err != nil {
-			return none, err
+		if !lost {
+			if _, err := call(ctx); err != nil {
+				return none, err
+			}
 		}
-		return none, &runstore.OpError{Op: "test", Err: runstore.ErrUnknownOutcome, Cause: errors.New("a lost reply of the test")}
+		return none, &runstore.OpError{Op: "test", Err: runstore.ErrUnknownOutcome, Cause: errors.New("a lost message of the test")}
 	}
 	result, err := call(ctx)
 	time.Sleep(late / 2)

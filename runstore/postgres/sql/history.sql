@@ -1,13 +1,20 @@
 -- history makes what tapestore.write has just written in the same transaction a part of an imported
 -- history: times, tokens and owners of the events, versions and stamps of the records, the creation
--- time and the floor of the versions of the run. The other columns of the index entries do not depend
+-- time and the floor of the versions of the run, and the end of the importer's grant, which is a
+-- revocation. The other columns of the index entries do not depend
 -- on the time of the commit.
 --
--- $1 id of the run, $2 floor, $3 creation time or NULL; of each event: $4 seq, $5 time, $6 token, $7
+-- A purge raises the floor by last_seq and batches (schema/0006_purge.sql), which counts the writes of
+-- this store only. The floor is raised here so that the sum is not below an imported version.
+--
+-- $16 whether the grant ends; $1 id of the run, $2 floor, $3 creation time or NULL; of each event: $4 seq, $5 time, $6 token, $7
 -- owner; of each record: $8 key, $9 version, $10 seq, $11 time and $12 token of its creation, $13 seq,
 -- $14 time and $15 token of its last change
 WITH r AS (
-	UPDATE tapestore.runs SET version_floor = greatest(version_floor, $2::bigint), created = coalesce($3::timestamptz, created)
+	UPDATE tapestore.runs SET version_floor = greatest(version_floor, $2::bigint,
+			(SELECT max(version) FROM unnest($9::bigint[]) AS version) - last_seq - batches),
+		grant_state = CASE WHEN $16::boolean THEN 3 ELSE grant_state END,
+		created = coalesce($3::timestamptz, created)
 	WHERE id = $1::bytea
 	RETURNING no
 ), e AS (
