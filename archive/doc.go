@@ -40,7 +40,12 @@
 //     source is valid in the target.
 //   - The importer holds the lease of the run that it imports, and every write is under its fence: of
 //     two imports of one run at once, one is fenced. Until its last step the run has the status
-//     [StatusImporting], no summary and no runnable time. The last step is atomic.
+//     [StatusImporting], no summary, no runnable time and no index entries. The last step is atomic.
+//   - The last step holds the records that have index entries, up to 256 and 8 MiB, the limits of a
+//     batch. Of a run with more, the first ones are written before it, and their entries can be seen
+//     before the end of the run's import. So no worker may run on the target during an import: it
+//     would take a due timer, an effect or a task of a run that is not complete, and what it wrote
+//     would be lost when the import is repeated.
 //   - A run that exists in the target is never changed. If it equals the archived run, it is counted as
 //     present; otherwise it is a conflict, and the import fails after the other runs.
 //   - An import that was killed is repeated: the runs that it has finished are present, and one that it

@@ -9,14 +9,6 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The bounds of one part of an import: 512 events or 64 records, up to 2 MiB. The largest batch of an
-// engine is larger; on Spanner a record with eight entries takes 110 of 80,000 mutations.
-const (
-	partEvents  = 512
-	partRecords = 64
-	partBytes   = 2 << 20
-)
-
 const (
 	// importTTL is the TTL of the importer's lease. 30 s: how long the repeat of an import that was
 	// killed waits for the run that it was at. An importer that is slower keeps its lease until
@@ -43,7 +35,10 @@ type runImport struct {
 	events  []runstore.Event
 	size    int
 	parts   int
-	summary *runstore.PlacedRecord
+
+	last     []runstore.PlacedRecord // of the last part: those with index entries
+	lastSize int
+	summary  *runstore.PlacedRecord // of the last part
 }
 
 // begun reports whether a part was written or compared.
@@ -141,136 +136,6 @@ func (w *runImport) purge(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-func (w *runImport) addRecord(ctx context.Context, r runstore.PlacedRecord) error {
-	w.done.Records++
-	if w.present != nil {
-		return w.present.record(ctx, r)
-	}
-	if err := w.makeRoom(ctx, len(r.Key)+len(r.Value), len(w.records) == partRecords); err != nil {
-		return err
-	}
-	if w.present != nil { // makeRoom has found it
-		return w.present.record(ctx, r)
-	}
-	w.records = append(w.records, r)
-	return nil
-}
-
-func (w *runImport) addEvent(ctx context.Context, e runstore.Event) error {
-	w.done.Events++
-	if w.present != nil {
-		return w.present.event(ctx, e)
-	}
-	if err := w.makeRoom(ctx, len(e.Kind)+len(e.Data), len(w.events) == partEvents); err != nil {
-		return err
-	}
-	if w.present != nil {
-		return w.present.event(ctx, e)
-	}
-	w.events = append(w.events, e)
-	return nil
-}
-
-// makeRoom flushes the part if it is full, or too large for one more item of a size.
-func (w *runImport) makeRoom(ctx context.Context, size int, full bool) error {
-	if full || w.size > 0 && w.size+size > partBytes {
-		if err := w.flush(ctx); err != nil {
-			return err
-		}
-	}
-	w.size += size
-	return nil
-}
-
-// flush imports the part that was collected, or compares it.
-func (w *runImport) flush(ctx context.Context) error {
-	if err := w.begin(ctx); err != nil || w.present != nil {
-		return err
-	}
-	part := w.take()
-	if w.parts++; w.parts%partsPerRenewal == 0 {
-		if err := w.try(ctx, func() error {
-			_, err := w.store.RenewLease(ctx, runstore.RenewRequest{Fence: w.fence, TTL: importTTL})
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	return w.write(ctx, part)
-}
-
-// begin creates the run. If the target has the run already, it compares what was collected.
-func (w *runImport) begin(ctx context.Context) error {
-	if w.begun() {
-		return nil
-	}
-	exists, err := w.create(ctx)
-	if err != nil || !exists {
-		return err
-	}
-	c := newComparison(source{w.store, w.mover}, w.conflict)
-	w.present = c
-	if err := c.head(ctx, w.h); err != nil {
-		return err
-	}
-	for _, r := range w.records {
-		if err := c.record(ctx, r); err != nil {
-			return err
-		}
-	}
-	for _, e := range w.events {
-		if err := c.event(ctx, e); err != nil {
-			return err
-		}
-	}
-	w.records, w.events = nil, nil
-	return nil
-}
-
-// take returns the part that was collected, without the summary: that makes the run what it is to the
-// layer above, so it comes last.
-func (w *runImport) take() (part runstore.Import) {
-	part.Events = w.events
-	for _, r := range w.records {
-		if r.Key == runstore.SummaryKey {
-			w.summary = &r
-		} else {
-			part.Records = append(part.Records, r)
-		}
-	}
-	w.records, w.events, w.size = nil, nil, 0
-	return part
-}
-
-// finish imports the rest and, in the same step, makes the run what it was in the source.
-func (w *runImport) finish(ctx context.Context) error {
-	if err := w.begin(ctx); err != nil {
-		return err
-	}
-	if w.present != nil {
-		if err := w.present.end(ctx); err != nil {
-			return err
-		}
-		w.finished(w)
-		return nil
-	}
-	w.done.Runs = 1
-	last := w.take()
-	status := w.h.Status
-	last.CreatedAt, last.Floor, last.Status, last.Release = w.h.CreatedAt, w.h.Floor, &status, true
-	if !w.h.RunnableAt.IsZero() {
-		last.Runnable = runstore.At(w.h.RunnableAt)
-	}
-	if w.summary != nil {
-		last.Records = append(last.Records, *w.summary)
-	}
-	if err := w.write(ctx, last); err != nil {
-		return err
-	}
-	w.finished(w)
-	return nil
 }
 
 // write imports a part. After an unknown outcome it finds out whether the part was applied.
