@@ -138,24 +138,50 @@ func (w *runImport) purge(ctx context.Context) error {
 	return err
 }
 
-// write imports a part. After an unknown outcome it finds out whether the part was applied.
+// write imports a part. After an unknown outcome it finds out whether the part was applied, before the
+// part is repeated and after a repeat that was refused: the first copy may have been applied meanwhile.
 func (w *runImport) write(ctx context.Context, part runstore.Import) error {
 	part.Fence = w.fence
 	lost := false
 	return w.try(ctx, func() error {
 		if lost {
-			run, err := w.store.GetRun(ctx, w.h.ID)
-			if err != nil {
+			if applied, err := w.applied(ctx, part); applied || err != nil {
 				return err
-			}
-			if n := len(part.Events); part.Release && run.Status != StatusImporting || n > 0 && run.Token == w.fence.Token() && run.LastSeq >= part.Events[n-1].Seq {
-				return nil
 			}
 		}
 		_, err := w.mover.Import(ctx, part)
+		if lost && (errors.Is(err, runstore.ErrConflict) || errors.Is(err, runstore.ErrFenced)) {
+			if applied, failed := w.applied(ctx, part); applied || failed != nil {
+				return failed
+			}
+		}
 		lost = lost || errors.Is(err, runstore.ErrUnknownOutcome)
 		return err
 	})
+}
+
+// applied reports whether the store has a part of this import. A part is atomic, so one item stands for
+// all of it. Without the run's last token, another import or a driver has taken the run over, and a
+// repeat of the part is fenced.
+func (w *runImport) applied(ctx context.Context, part runstore.Import) (bool, error) {
+	run, err := w.store.GetRun(ctx, w.h.ID)
+	switch {
+	case errors.Is(err, runstore.ErrNotFound): // purged by another import
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("%w: %w", runstore.ErrUnknownOutcome, err)
+	case run.Token != w.fence.Token():
+		return false, nil
+	case part.Release:
+		return run.Status != StatusImporting, nil
+	case len(part.Events) > 0:
+		return run.LastSeq >= part.Events[len(part.Events)-1].Seq, nil
+	}
+	found, err := w.store.ReadRecords(ctx, w.h.ID, runstore.RecordQuery{Keys: []runstore.RecordKey{part.Records[0].Key}})
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", runstore.ErrUnknownOutcome, err)
+	}
+	return len(found) > 0, nil
 }
 
 // try repeats a write that is safe to repeat, as long as the store is unavailable.
