@@ -73,7 +73,7 @@ func (s *Source) read(ctx context.Context, start func(*header) error, to sink) (
 				return err
 			}
 		}
-		closing, err := (&runReader{fileReader: f, to: to, counts: &all.counts}).read(ctx)
+		closing, err := (&runReader{fileReader: f, to: to, epoch: runstore.Epoch(h.Epoch), counts: &all.counts}).read(ctx)
 		if err != nil {
 			return err
 		}

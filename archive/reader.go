@@ -136,7 +136,8 @@ func (r *fileReader) header(before *header, sum string) (*header, error) {
 type runReader struct {
 	*fileReader
 	to     sink
-	counts *Counts // of all files
+	epoch  runstore.Epoch // of the file's header
+	counts *Counts        // of all files
 
 	head    *run // of the present run, nil between runs
 	inRun   Counts
@@ -178,6 +179,9 @@ func (r *runReader) take(ctx context.Context, l line, body []byte) error {
 		addToDigest(r.digest, body)
 		if problem := l.Run.problem(); problem != "" {
 			return r.damage("%s", problem)
+		}
+		if epoch := runstore.Token(l.Run.Token).Epoch(); epoch > r.epoch {
+			return r.damage("the run has a token of epoch %d, and the header names epoch %d: the epoch of the source was raised during the export: export anew", epoch, r.epoch)
 		}
 		return r.to.head(ctx, l.Run.value())
 	case r.head == nil:
