@@ -2,9 +2,11 @@ package archive_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -79,4 +81,32 @@ func TestTokenAboveTheHeader(t *testing.T) {
 		t.Errorf("%v, want damage in line 2", err)
 	}
 	must(archive.Check(t.Context(), stream([]byte(whole))))(t)
+}
+
+// Files of two epochs are imported under one epoch of the target, above both: it is not raised while runs
+// are imported.
+func TestFilesOfTwoEpochs(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil).Open()
+	leasedRuns(t, store, "a", "b", "c")
+	dir := t.TempDir()
+	must(archive.ExportDir(t.Context(), store, dir, raiseOnce(t, store, "a", "b", "c")))(t)
+	target := &partStore{Handle: memory.New(nil).Open()}
+	var mu sync.Mutex
+	var tokens []runstore.Token
+	target.part = func(_ context.Context, part runstore.Import, apply func() error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		tokens = append(tokens, part.Fence.Token())
+		return apply()
+	}
+	report := must(archive.Import(t.Context(), must(archive.Open(dir))(t), target, nil))(t)
+	if report.Epoch != 2 || len(tokens) != 3 {
+		t.Errorf("%+v, %d parts", report, len(tokens))
+	}
+	for _, token := range tokens {
+		if token.Epoch() != 2 {
+			t.Errorf("a run is imported under the token %v, of epoch %d instead of 2", token, token.Epoch())
+		}
+	}
 }

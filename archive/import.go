@@ -122,7 +122,8 @@ type importer struct {
 	shown  int // differences
 }
 
-// start raises the epoch of the target above that of the archive.
+// start raises the epoch of the target above that of the archive, once: a new epoch would fence the runs
+// that are being imported.
 func (im *importer) start(ctx context.Context, h *header) error {
 	current, err := im.currentEpoch(ctx)
 	if err != nil {

@@ -3,6 +3,7 @@ package archive_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,7 +63,10 @@ func TestImportShowsARunAtItsEnd(t *testing.T) {
 	queuedRun(t, source, "small", 3, 3, 3)
 	parts, ahead := map[runstore.RunID]int{}, 0
 	target := &partStore{Handle: memory.New(nil).Open()}
+	var mu sync.Mutex
 	target.part = func(ctx context.Context, part runstore.Import, apply func() error) error {
+		mu.Lock()
+		defer mu.Unlock()
 		if err := apply(); err != nil {
 			return err
 		}

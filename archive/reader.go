@@ -106,20 +106,30 @@ func (r *fileReader) atEnd() error {
 	return r.damage("something follows the last line of the file")
 }
 
-// header reads the first line. before is the header of the file before, nil for the first file, and sum
-// the sum of its last line.
-func (r *fileReader) header(before *header, sum string) (*header, error) {
+// first reads the first line.
+func (r *fileReader) first() (*header, error) {
 	l, _, err := r.next()
 	if err != nil {
 		return nil, err
 	}
-	h := l.Header
-	switch {
+	switch h := l.Header; {
 	case h == nil:
 		return nil, r.damage("the first line is no header")
 	case h.Format > Format:
 		return nil, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "archive", Problem: fmt.Sprintf(
 			"%s has format %d, this program knows %d; use a newer program", r.name, h.Format, Format)}
+	}
+	return l.Header, nil
+}
+
+// header reads the first line. before is the header of the file before, nil for the first file, and sum
+// the sum of its last line.
+func (r *fileReader) header(before *header, sum string) (*header, error) {
+	h, err := r.first()
+	if err != nil {
+		return nil, err
+	}
+	switch {
 	case before == nil && h.Part != 1:
 		return nil, r.damage("this is file %d of its archive; the files before it are missing", h.Part)
 	case before != nil && h.Archive != before.Archive:
