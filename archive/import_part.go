@@ -135,7 +135,7 @@ func (w *runImport) begin(ctx context.Context) error {
 	if err != nil || !exists {
 		return err
 	}
-	c := newComparison(source{w.store, w.mover}, w.conflict)
+	c := newComparison(source{w.store, w.mover}, func(d Difference) { w.differences = append(w.differences, d) })
 	w.present = c
 	if err := c.head(ctx, w.h); err != nil {
 		return err

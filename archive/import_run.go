@@ -25,11 +25,13 @@ const (
 // the two is decided when the first part is full, or at the end.
 type runImport struct {
 	*importer
-	h       head
-	fence   runstore.Fence // of a run that is imported
-	redone  bool
-	present *comparison // of a run that the target has
-	done    Counts
+	h      head
+	fence  runstore.Fence // of a run that is imported
+	redone bool
+	done   Counts
+
+	present     *comparison  // of a run that the target has
+	differences []Difference // from it
 
 	records []runstore.PlacedRecord // of the next part
 	events  []runstore.Event
@@ -65,6 +67,7 @@ func (w *runImport) create(ctx context.Context) (exists bool, err error) {
 			return false, nil
 		}
 		if created.Run.Status != StatusImporting {
+			w.fence = runstore.Fence{} // of an import that another one has finished
 			return true, nil
 		}
 		again, err := w.takeOver(ctx)
