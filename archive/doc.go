@@ -53,6 +53,8 @@
 //
 // Seqs, times, tokens, owners, versions, stamps and index entries are those of the source, and so are
 // the status, the creation time and the runnable time. The run's own token is higher. What an archive
-// does not have: grants and their ids, ids of batches and of commits over several runs, positions in
-// the feed, purged runs.
+// does not have: leases, reservations of room (runstore.RecordWrite), ids of batches and of commits over
+// several runs, positions in the feed, purged runs. Records of Tape and of package lease have ids of
+// grants as values, with which a reader of the archive can write to the source as the holder of a lease:
+// protect an archive as you protect the store.
 package archive
