@@ -27,7 +27,7 @@
 //
 //   - Each run is of one state: its head, all its records and its journal are what one reader could
 //     have seen at one instant. Different runs are of different instants.
-//   - Every run that exists from the begin to the end of the export is in the archive, listed or not.
+//   - Every run that exists from the start to the end of the export is in the archive, listed or not.
 //   - It takes no lease and writes nothing to the store.
 //   - Memory is bounded by a few pages of a read, however large a run is.
 //

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// importTTL is the TTL of the importer's lease. 30 s: how long the repeat of an import that was
-	// killed waits for the run that it was at. An importer that is slower keeps its lease until
-	// another one takes it.
+	// importTTL is the TTL of the importer's lease. 30 s: how long the repeat of a killed import waits
+	// for a run that the killed import had not finished. An importer that is slower keeps its lease
+	// until another one takes it.
 	importTTL = 30 * time.Second
 	// partsPerRenewal is after how many parts the lease is renewed. 8: they take seconds on a slow
 	// store.
@@ -119,7 +119,7 @@ func (w *runImport) takeOver(ctx context.Context) (purged bool, err error) {
 	case errors.Is(err, runstore.ErrConflict), errors.Is(err, runstore.ErrNotFound):
 		return false, nil
 	case errors.Is(err, runstore.ErrLeaseHeld):
-		return false, fmt.Errorf("another import is at this run: %w", err)
+		return false, fmt.Errorf("another import holds the lease of this run: %w", err)
 	case err != nil:
 		return false, err
 	}
