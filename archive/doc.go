@@ -27,7 +27,7 @@
 //
 //   - Each run is of one state: its head, all its records and its journal are what one reader could
 //     have seen at one instant. Different runs are of different instants.
-//   - Every run that exists from the begin to the end of the export is in the archive, listed or not.
+//   - Every run that exists from the start to the end of the export is in the archive, listed or not.
 //   - It takes no lease and writes nothing to the store.
 //   - Memory is bounded by a few pages of a read, however large a run is.
 //
@@ -40,7 +40,12 @@
 //     source is valid in the target.
 //   - The importer holds the lease of the run that it imports, and every write is under its fence: of
 //     two imports of one run at once, one is fenced. Until its last step the run has the status
-//     [StatusImporting], no summary and no runnable time. The last step is atomic.
+//     [StatusImporting], no summary, no runnable time and no index entries. The last step is atomic.
+//   - The last step holds the records that have index entries, up to 256 and 8 MiB, the limits of a
+//     batch. Of a run with more, the first ones are written before it, and their entries can be seen
+//     before the end of the run's import. So no worker may run on the target during an import: it
+//     would take a due timer, an effect or a task of a run that is not complete, and what it wrote
+//     would be lost when the import is repeated.
 //   - A run that exists in the target is never changed. If it equals the archived run, it is counted as
 //     present; otherwise it is a conflict, and the import fails after the other runs.
 //   - An import that was killed is repeated: the runs that it has finished are present, and one that it
@@ -48,6 +53,8 @@
 //
 // Seqs, times, tokens, owners, versions, stamps and index entries are those of the source, and so are
 // the status, the creation time and the runnable time. The run's own token is higher. What an archive
-// does not have: grants and their ids, ids of batches and of commits over several runs, positions in
-// the feed, purged runs.
+// does not have: leases, reservations of room (runstore.RecordWrite), ids of batches and of commits over
+// several runs, positions in the feed, purged runs. Records of Tape and of package lease have ids of
+// grants as values, with which a reader of the archive can write to the source as the holder of a lease:
+// protect an archive as you protect the store.
 package archive

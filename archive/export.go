@@ -46,7 +46,8 @@ func (o *ExportOptions) resolve() ExportOptions {
 // Export writes an archive of all runs of a store to a stream. After an error the stream has an
 // incomplete archive, which readers refuse.
 //
-// Errors: ErrUnsupported if the store is no runstore.Mover; those of the store; those of out.
+// Errors: ErrUnsupported if the store is no runstore.Mover; ErrEpochRaised; those of the store; those of
+// out.
 func Export(ctx context.Context, store runstore.RunStore, out io.Writer, opts *ExportOptions) (Counts, error) {
 	o := opts.resolve()
 	buffered := bufio.NewWriterSize(out, 256<<10)
@@ -71,7 +72,8 @@ var ErrComplete = errors.New("the directory has a complete archive")
 // ExportDir writes an archive of all runs of a store to a directory, in files of about
 // [ExportOptions.PartBytes]. A repeat after a crash continues after the last complete file: each run of
 // the earlier files is in the state in which it was then. The order of the runs is that of the source's
-// engine, so an export is continued from the same store only.
+// engine, so an export is continued from the same store only. When the epoch of the store is raised, the
+// runs of the new epoch are in a new file.
 //
 // Errors: as [Export]; ErrComplete; a *DamageError if the last file is damaged; ErrInvalid if the
 // directory has an archive of another label.
@@ -188,8 +190,11 @@ func (d *dirExport) part(ctx context.Context) (last bool, err error) {
 		if some && w.out.bytes >= d.opts.PartBytes {
 			return errFull
 		}
-		some = true
 		_, err := w.WriteRun(ctx, id)
+		if some && errors.Is(err, ErrEpochRaised) { // the next header has the new epoch
+			return errFull
+		}
+		some = true
 		d.opts.Progress(w.counts)
 		return err
 	})

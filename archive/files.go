@@ -53,8 +53,34 @@ type reading struct {
 	counts Counts
 }
 
-// read passes the runs of the archive to a sink. start, if not nil, is called with the header before any
-// run.
+// newest returns the header with the highest epoch: a directory whose export was continued after an epoch
+// was raised has several.
+func (s *Source) newest() (*header, error) {
+	var newest *header
+	for _, name := range s.files {
+		h, err := headerOf(name)
+		if err != nil {
+			return nil, err
+		}
+		if newest == nil || h.Epoch > newest.Epoch {
+			newest = h
+		}
+	}
+	return newest, nil
+}
+
+// headerOf reads the header of a file.
+func headerOf(name string) (*header, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return newFileReader(name, f).first()
+}
+
+// read passes the runs of the archive to a sink. start, if not nil, is called once, before any run, with
+// the header that has the highest epoch.
 func (s *Source) read(ctx context.Context, start func(*header) error, to sink) (reading, error) {
 	var all reading
 	var before *header
@@ -68,12 +94,12 @@ func (s *Source) read(ctx context.Context, start func(*header) error, to sink) (
 		if before = h; all.header == nil {
 			all.header = h
 		}
-		if start != nil {
+		if start != nil && s.stream != nil {
 			if err := start(h); err != nil {
 				return err
 			}
 		}
-		closing, err := (&runReader{fileReader: f, to: to, counts: &all.counts}).read(ctx)
+		closing, err := (&runReader{fileReader: f, to: to, epoch: runstore.Epoch(h.Epoch), counts: &all.counts}).read(ctx)
 		if err != nil {
 			return err
 		}
@@ -86,6 +112,15 @@ func (s *Source) read(ctx context.Context, start func(*header) error, to sink) (
 			err = &DamageError{s.label, 1, "this is only the first file of an archive of several"}
 		}
 		return all, err
+	}
+	if start != nil {
+		h, err := s.newest()
+		if err != nil {
+			return all, err
+		}
+		if err := start(h); err != nil {
+			return all, err
+		}
 	}
 	for i, name := range s.files {
 		if last {

@@ -122,7 +122,8 @@ type importer struct {
 	shown  int // differences
 }
 
-// start raises the epoch of the target above that of the archive.
+// start raises the epoch of the target above that of the archive, once: a new epoch would fence the runs
+// that are being imported.
 func (im *importer) start(ctx context.Context, h *header) error {
 	current, err := im.currentEpoch(ctx)
 	if err != nil {
@@ -203,26 +204,18 @@ func (im *importer) end(ctx context.Context) error {
 }
 
 // discard undoes what was imported of the present run. The export has read it once more, so its lines
-// follow.
+// follow. A run that the target has already is left alone, and the differences from the lines that are
+// void are not reported.
 func (im *importer) discard(ctx context.Context) error {
 	w := im.run
 	im.run = nil
-	if w.fence.IsZero() {
+	if w.present != nil || !w.begun() {
 		return nil
 	}
 	return w.wrap(w.purge(ctx))
 }
 
-// conflict reports a difference, as long as there are few.
-func (im *importer) conflict(d Difference) {
-	im.mu.Lock()
-	defer im.mu.Unlock()
-	if im.shown++; im.shown <= im.opts.MaxConflicts {
-		im.opts.Conflict(d)
-	}
-}
-
-// finished counts a run.
+// finished counts a run, and reports its differences as long as there are few.
 func (im *importer) finished(w *runImport) {
 	im.mu.Lock()
 	defer im.mu.Unlock()
@@ -234,6 +227,11 @@ func (im *importer) finished(w *runImport) {
 		}
 	case w.present.found > 0:
 		im.report.Conflicts++
+		for _, d := range w.differences {
+			if im.shown++; im.shown <= im.opts.MaxConflicts {
+				im.opts.Conflict(d)
+			}
+		}
 	default:
 		im.report.Present++
 	}

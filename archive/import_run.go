@@ -9,18 +9,10 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The bounds of one part of an import: 512 events or 64 records, up to 2 MiB. The largest batch of an
-// engine is larger; on Spanner a record with eight entries takes 110 of 80,000 mutations.
 const (
-	partEvents  = 512
-	partRecords = 64
-	partBytes   = 2 << 20
-)
-
-const (
-	// importTTL is the TTL of the importer's lease. 30 s: how long the repeat of an import that was
-	// killed waits for the run that it was at. An importer that is slower keeps its lease until
-	// another one takes it.
+	// importTTL is the TTL of the importer's lease. 30 s: how long the repeat of a killed import waits
+	// for a run that the killed import had not finished. An importer that is slower keeps its lease
+	// until another one takes it.
 	importTTL = 30 * time.Second
 	// partsPerRenewal is after how many parts the lease is renewed. 8: they take seconds on a slow
 	// store.
@@ -33,17 +25,22 @@ const (
 // the two is decided when the first part is full, or at the end.
 type runImport struct {
 	*importer
-	h       head
-	fence   runstore.Fence // of a run that is imported
-	redone  bool
-	present *comparison // of a run that the target has
-	done    Counts
+	h      head
+	fence  runstore.Fence // of a run that is imported
+	redone bool
+	done   Counts
+
+	present     *comparison  // of a run that the target has
+	differences []Difference // from it
 
 	records []runstore.PlacedRecord // of the next part
 	events  []runstore.Event
 	size    int
 	parts   int
-	summary *runstore.PlacedRecord
+
+	last     []runstore.PlacedRecord // of the last part: those with index entries
+	lastSize int
+	summary  *runstore.PlacedRecord // of the last part
 }
 
 // begun reports whether a part was written or compared.
@@ -70,6 +67,7 @@ func (w *runImport) create(ctx context.Context) (exists bool, err error) {
 			return false, nil
 		}
 		if created.Run.Status != StatusImporting {
+			w.fence = runstore.Fence{} // of an import that another one has finished
 			return true, nil
 		}
 		again, err := w.takeOver(ctx)
@@ -121,7 +119,7 @@ func (w *runImport) takeOver(ctx context.Context) (purged bool, err error) {
 	case errors.Is(err, runstore.ErrConflict), errors.Is(err, runstore.ErrNotFound):
 		return false, nil
 	case errors.Is(err, runstore.ErrLeaseHeld):
-		return false, fmt.Errorf("another import is at this run: %w", err)
+		return false, fmt.Errorf("another import holds the lease of this run: %w", err)
 	case err != nil:
 		return false, err
 	}
@@ -143,154 +141,50 @@ func (w *runImport) purge(ctx context.Context) error {
 	return err
 }
 
-func (w *runImport) addRecord(ctx context.Context, r runstore.PlacedRecord) error {
-	w.done.Records++
-	if w.present != nil {
-		return w.present.record(ctx, r)
-	}
-	if err := w.makeRoom(ctx, len(r.Key)+len(r.Value), len(w.records) == partRecords); err != nil {
-		return err
-	}
-	if w.present != nil { // makeRoom has found it
-		return w.present.record(ctx, r)
-	}
-	w.records = append(w.records, r)
-	return nil
-}
-
-func (w *runImport) addEvent(ctx context.Context, e runstore.Event) error {
-	w.done.Events++
-	if w.present != nil {
-		return w.present.event(ctx, e)
-	}
-	if err := w.makeRoom(ctx, len(e.Kind)+len(e.Data), len(w.events) == partEvents); err != nil {
-		return err
-	}
-	if w.present != nil {
-		return w.present.event(ctx, e)
-	}
-	w.events = append(w.events, e)
-	return nil
-}
-
-// makeRoom flushes the part if it is full, or too large for one more item of a size.
-func (w *runImport) makeRoom(ctx context.Context, size int, full bool) error {
-	if full || w.size > 0 && w.size+size > partBytes {
-		if err := w.flush(ctx); err != nil {
-			return err
-		}
-	}
-	w.size += size
-	return nil
-}
-
-// flush imports the part that was collected, or compares it.
-func (w *runImport) flush(ctx context.Context) error {
-	if err := w.begin(ctx); err != nil || w.present != nil {
-		return err
-	}
-	part := w.take()
-	if w.parts++; w.parts%partsPerRenewal == 0 {
-		if err := w.try(ctx, func() error {
-			_, err := w.store.RenewLease(ctx, runstore.RenewRequest{Fence: w.fence, TTL: importTTL})
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	return w.write(ctx, part)
-}
-
-// begin creates the run. If the target has the run already, it compares what was collected.
-func (w *runImport) begin(ctx context.Context) error {
-	if w.begun() {
-		return nil
-	}
-	exists, err := w.create(ctx)
-	if err != nil || !exists {
-		return err
-	}
-	c := newComparison(source{w.store, w.mover}, w.conflict)
-	w.present = c
-	if err := c.head(ctx, w.h); err != nil {
-		return err
-	}
-	for _, r := range w.records {
-		if err := c.record(ctx, r); err != nil {
-			return err
-		}
-	}
-	for _, e := range w.events {
-		if err := c.event(ctx, e); err != nil {
-			return err
-		}
-	}
-	w.records, w.events = nil, nil
-	return nil
-}
-
-// take returns the part that was collected, without the summary: that makes the run what it is to the
-// layer above, so it comes last.
-func (w *runImport) take() (part runstore.Import) {
-	part.Events = w.events
-	for _, r := range w.records {
-		if r.Key == runstore.SummaryKey {
-			w.summary = &r
-		} else {
-			part.Records = append(part.Records, r)
-		}
-	}
-	w.records, w.events, w.size = nil, nil, 0
-	return part
-}
-
-// finish imports the rest and, in the same step, makes the run what it was in the source.
-func (w *runImport) finish(ctx context.Context) error {
-	if err := w.begin(ctx); err != nil {
-		return err
-	}
-	if w.present != nil {
-		if err := w.present.end(ctx); err != nil {
-			return err
-		}
-		w.finished(w)
-		return nil
-	}
-	w.done.Runs = 1
-	last := w.take()
-	status := w.h.Status
-	last.CreatedAt, last.Floor, last.Status, last.Release = w.h.CreatedAt, w.h.Floor, &status, true
-	if !w.h.RunnableAt.IsZero() {
-		last.Runnable = runstore.At(w.h.RunnableAt)
-	}
-	if w.summary != nil {
-		last.Records = append(last.Records, *w.summary)
-	}
-	if err := w.write(ctx, last); err != nil {
-		return err
-	}
-	w.finished(w)
-	return nil
-}
-
-// write imports a part. After an unknown outcome it finds out whether the part was applied.
+// write imports a part. After an unknown outcome it finds out whether the part was applied, before the
+// part is repeated and after a repeat that was refused: the first copy may have been applied meanwhile.
 func (w *runImport) write(ctx context.Context, part runstore.Import) error {
 	part.Fence = w.fence
 	lost := false
 	return w.try(ctx, func() error {
 		if lost {
-			run, err := w.store.GetRun(ctx, w.h.ID)
-			if err != nil {
+			if applied, err := w.applied(ctx, part); applied || err != nil {
 				return err
-			}
-			if n := len(part.Events); part.Release && run.Status != StatusImporting || n > 0 && run.Token == w.fence.Token() && run.LastSeq >= part.Events[n-1].Seq {
-				return nil
 			}
 		}
 		_, err := w.mover.Import(ctx, part)
+		if lost && (errors.Is(err, runstore.ErrConflict) || errors.Is(err, runstore.ErrFenced)) {
+			if applied, failed := w.applied(ctx, part); applied || failed != nil {
+				return failed
+			}
+		}
 		lost = lost || errors.Is(err, runstore.ErrUnknownOutcome)
 		return err
 	})
+}
+
+// applied reports whether the store has a part of this import. A part is atomic, so one item stands for
+// all of it. Without the run's last token, another import or a driver has taken the run over, and a
+// repeat of the part is fenced.
+func (w *runImport) applied(ctx context.Context, part runstore.Import) (bool, error) {
+	run, err := w.store.GetRun(ctx, w.h.ID)
+	switch {
+	case errors.Is(err, runstore.ErrNotFound): // purged by another import
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("%w: %w", runstore.ErrUnknownOutcome, err)
+	case run.Token != w.fence.Token():
+		return false, nil
+	case part.Release:
+		return run.Status != StatusImporting, nil
+	case len(part.Events) > 0:
+		return run.LastSeq >= part.Events[len(part.Events)-1].Seq, nil
+	}
+	found, err := w.store.ReadRecords(ctx, w.h.ID, runstore.RecordQuery{Keys: []runstore.RecordKey{part.Records[0].Key}})
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", runstore.ErrUnknownOutcome, err)
+	}
+	return len(found) > 0, nil
 }
 
 // try repeats a write that is safe to repeat, as long as the store is unavailable.

@@ -106,20 +106,30 @@ func (r *fileReader) atEnd() error {
 	return r.damage("something follows the last line of the file")
 }
 
-// header reads the first line. before is the header of the file before, nil for the first file, and sum
-// the sum of its last line.
-func (r *fileReader) header(before *header, sum string) (*header, error) {
+// first reads the first line.
+func (r *fileReader) first() (*header, error) {
 	l, _, err := r.next()
 	if err != nil {
 		return nil, err
 	}
-	h := l.Header
-	switch {
+	switch h := l.Header; {
 	case h == nil:
 		return nil, r.damage("the first line is no header")
 	case h.Format > Format:
 		return nil, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "archive", Problem: fmt.Sprintf(
 			"%s has format %d, this program knows %d; use a newer program", r.name, h.Format, Format)}
+	}
+	return l.Header, nil
+}
+
+// header reads the first line. before is the header of the file before, nil for the first file, and sum
+// the sum of its last line.
+func (r *fileReader) header(before *header, sum string) (*header, error) {
+	h, err := r.first()
+	if err != nil {
+		return nil, err
+	}
+	switch {
 	case before == nil && h.Part != 1:
 		return nil, r.damage("this is file %d of its archive; the files before it are missing", h.Part)
 	case before != nil && h.Archive != before.Archive:
@@ -136,7 +146,8 @@ func (r *fileReader) header(before *header, sum string) (*header, error) {
 type runReader struct {
 	*fileReader
 	to     sink
-	counts *Counts // of all files
+	epoch  runstore.Epoch // of the file's header
+	counts *Counts        // of all files
 
 	head    *run // of the present run, nil between runs
 	inRun   Counts
@@ -178,6 +189,9 @@ func (r *runReader) take(ctx context.Context, l line, body []byte) error {
 		addToDigest(r.digest, body)
 		if problem := l.Run.problem(); problem != "" {
 			return r.damage("%s", problem)
+		}
+		if epoch := runstore.Token(l.Run.Token).Epoch(); epoch > r.epoch {
+			return r.damage("the run has a token of epoch %d, and the header names epoch %d: the epoch of the source was raised during the export: export anew", epoch, r.epoch)
 		}
 		return r.to.head(ctx, l.Run.value())
 	case r.head == nil:

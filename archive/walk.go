@@ -227,7 +227,7 @@ func (s source) sameRun(ctx context.Context, h head) error {
 
 // recordPass is one reading of the records of a run.
 type recordPass struct {
-	floor    runstore.Version // at its begin
+	floor    runstore.Version // at its start
 	floorEnd runstore.Version
 	versions hash.Hash // of the keys and versions
 	sum      []byte
@@ -248,8 +248,8 @@ func (p *recordPass) hold(r runstore.PlacedRecord) error {
 	return nil
 }
 
-// same reports whether the records did not change from the end of the pass before to the begin of this
-// one.
+// same reports whether the records stayed the same from the end of the pass before to the start of this
+// pass.
 func (p *recordPass) same(before *recordPass) bool {
 	return slices.Equal(p.sum, before.sum) && p.floorEnd == before.floor
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -17,6 +18,7 @@ import (
 type Writer struct {
 	from    source
 	out     *lineWriter
+	epoch   runstore.Epoch // of the header
 	counts  Counts
 	pending Counts    // of the present run
 	digest  hash.Hash // of the lines of the present run
@@ -70,13 +72,20 @@ func (h *header) readEpochs(ctx context.Context, store runstore.RunStore) error 
 
 // startWriter writes the header of one file.
 func startWriter(from source, out io.Writer, h *header, counts Counts) (*Writer, error) {
-	w := &Writer{from: from, out: &lineWriter{to: out}, counts: counts}
+	w := &Writer{from: from, out: &lineWriter{to: out}, epoch: runstore.Epoch(h.Epoch), counts: counts}
 	_, err := w.out.write(line{Header: h})
 	return w, err
 }
 
+// ErrEpochRaised reports that the epoch of a store was raised during its export. An import would not
+// accept the tokens of the new epoch, which the header of the archive does not name.
+var ErrEpochRaised = errors.New("the epoch of the store was raised during the export: export anew")
+
 // WriteRun writes one run of the store, in one state. It reports false and writes nothing that counts
 // if there is no such run.
+//
+// Errors: ErrEpochRaised, after which nothing of the run is written; those of the store and of the
+// stream.
 func (w *Writer) WriteRun(ctx context.Context, id runstore.RunID) (found bool, err error) {
 	found, err = w.from.walk(ctx, id, (*runWriter)(w))
 	if err == nil {
@@ -100,6 +109,9 @@ func (w *Writer) close(last bool) error {
 type runWriter Writer
 
 func (w *runWriter) head(_ context.Context, h head) error {
+	if epoch := h.Token.Epoch(); epoch > w.epoch {
+		return fmt.Errorf("run %.64q has a token of epoch %d, the header names epoch %d: %w", string(h.ID), epoch, w.epoch, ErrEpochRaised)
+	}
 	w.run, w.pending, w.digest = h.ID, Counts{Runs: 1}, sha256.New()
 	return w.digested(line{Run: runLine(h)})
 }

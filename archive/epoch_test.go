@@ -1,0 +1,112 @@
+package archive_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tapestore/tapestore/archive"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// leasedRuns creates runs with leases, so that they have tokens of the present epoch.
+func leasedRuns(t *testing.T, s runstore.RunStore, ids ...runstore.RunID) {
+	t.Helper()
+	for _, id := range ids {
+		spec := runstore.RunSpec{ID: id, Lease: &runstore.LeaseSpec{Owner: "driver", TTL: time.Minute}}
+		spec.Writes.Append("kind", []byte("data"))
+		must(s.CreateRun(t.Context(), spec))(t)
+	}
+}
+
+// raiseOnce returns options of an export that raise the epoch of the store after the first run, and let
+// its other runs have a token of it.
+func raiseOnce(t *testing.T, s *memory.Handle, ids ...runstore.RunID) *archive.ExportOptions {
+	raised := false
+	return &archive.ExportOptions{Progress: func(archive.Counts) {
+		if raised {
+			return
+		}
+		raised = true
+		must(s.RaiseEpoch(t.Context(), "during the export"))(t)
+		for _, id := range ids {
+			must(s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: id, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}}))(t)
+		}
+	}}
+}
+
+// An epoch that is raised during an export fails it if it has one file, and begins a new file in a
+// directory. The archive of the directory can be imported.
+func TestEpochIsRaisedDuringAnExport(t *testing.T) {
+	t.Parallel()
+	ids := []runstore.RunID{"a", "b", "c"}
+	store := memory.New(nil).Open()
+	leasedRuns(t, store, ids...)
+	var out bytes.Buffer
+	if _, err := archive.Export(t.Context(), store, &out, raiseOnce(t, store, ids...)); !errors.Is(err, archive.ErrEpochRaised) {
+		t.Errorf("a stream: %v", err)
+	}
+	dir := t.TempDir()
+	must(archive.ExportDir(t.Context(), store, dir, raiseOnce(t, store, ids...)))(t)
+	if files := must(os.ReadDir(dir))(t); len(files) != 2 {
+		t.Errorf("%d files, want one for each epoch", len(files))
+	}
+	source := must(archive.Open(dir))(t)
+	if counts := must(archive.Check(t.Context(), source))(t); counts.Runs != 3 {
+		t.Errorf("%+v", counts)
+	}
+	target := memory.New(nil).Open()
+	must(archive.Import(t.Context(), source, target, nil))(t)
+	if report := must(archive.VerifyArchive(t.Context(), source, target, nil))(t); report.Differing != 0 {
+		t.Errorf("%+v", report)
+	}
+}
+
+// A run with a token above the epoch of the header is damage: no import can accept it.
+func TestTokenAboveTheHeader(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil).Open()
+	must(store.RaiseEpoch(t.Context(), "first"))(t)
+	leasedRuns(t, store, "run")
+	whole := string(export(t, store))
+	stale := archive.Resum(strings.Replace(whole, `"epoch":1,"epochs"`, `"epoch":0,"epochs"`, 1))
+	var damage *archive.DamageError
+	if _, err := archive.Check(t.Context(), stream([]byte(stale))); !errors.As(err, &damage) || damage.Line != 2 || !strings.Contains(err.Error(), "epoch") {
+		t.Errorf("%v, want damage in line 2", err)
+	}
+	must(archive.Check(t.Context(), stream([]byte(whole))))(t)
+}
+
+// Files of two epochs are imported under one epoch of the target, above both: it is not raised while runs
+// are imported.
+func TestFilesOfTwoEpochs(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil).Open()
+	leasedRuns(t, store, "a", "b", "c")
+	dir := t.TempDir()
+	must(archive.ExportDir(t.Context(), store, dir, raiseOnce(t, store, "a", "b", "c")))(t)
+	target := &partStore{Handle: memory.New(nil).Open()}
+	var mu sync.Mutex
+	var tokens []runstore.Token
+	target.part = func(_ context.Context, part runstore.Import, apply func() error) error {
+		mu.Lock()
+		defer mu.Unlock()
+		tokens = append(tokens, part.Fence.Token())
+		return apply()
+	}
+	report := must(archive.Import(t.Context(), must(archive.Open(dir))(t), target, nil))(t)
+	if report.Epoch != 2 || len(tokens) != 3 {
+		t.Errorf("%+v, %d parts", report, len(tokens))
+	}
+	for _, token := range tokens {
+		if token.Epoch() != 2 {
+			t.Errorf("a run is imported under the token %v, of epoch %d instead of 2", token, token.Epoch())
+		}
+	}
+}
