@@ -14,7 +14,7 @@ func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for typed, want := range map[string]string{
 		"serve --fence ":          "presented\nrequired\nconnection\n:4",
-		"serve --store p":         "postgres:\npostgresql:\n:6",
+		"serve --store pos":       "postgres:\npostgresql:\n:6",
 		"serve --store ./":        ":0",
 		"serve --config ":         ":0",
 		"epoch list --format ":    "table\njson\n:4",
