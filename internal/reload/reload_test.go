@@ -87,9 +87,9 @@ func TestWatchLogsEachChangeAndEachErrorOnce(t *testing.T) {
 			v.Watch(ctx, time.Second, "pair", slog.New(slog.NewTextHandler(&out, nil)))
 		}()
 		write(t, a, "2")
-		time.Sleep(5 * time.Second)
+		time.Sleep(4500 * time.Millisecond) // between two looks, so that none sees half a write
 		write(t, b, "2")
-		time.Sleep(5 * time.Second)
+		time.Sleep(4500 * time.Millisecond) // between two looks, so that none sees half a write
 		cancel()
 		<-done
 		text := out.String()
