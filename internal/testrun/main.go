@@ -3,8 +3,9 @@
 //
 // A quick run applies the race detector only where it is affordable: to the packages that need no
 // server, and to the concurrent cases of SQLite's suite. All of SQLite takes four times as long
-// with it; so do the many executions in crossrun, where one actor runs at a time, and those in
-// tapeserver/cuts, whose server runs with it in tapeserver and in faultyservers. The engines behind
+// with it; so do the many executions in crossrun, where one actor runs at a time, those in
+// tapeserver/cuts and tapeserver/fuzz, whose server runs with it in tapeserver and in faultyservers,
+// and those in archive. The engines behind
 // a server run without it, at the same time, because their suites wait as much as they compute. A
 // full run applies it to everything, two packages at a time, and sets [effort.Variable].
 package main
@@ -26,7 +27,7 @@ import (
 var plain = []string{
 	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable",
 	"./emulators/spanner", "./emulators/postgres", "./emulators/alloydb", "./emulators/bigtable", "./emulators/doctor",
-	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./crossrun", "./fence",
+	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./tapeserver/fuzz", "./crossrun", "./fence", "./archive",
 }
 
 const sqlite = "./runstore/sqlite"
