@@ -189,7 +189,7 @@ func TestListCompactableRuns(t *testing.T) {
 	tp, s, store := newTape(t)
 	var ids []runstore.RunID
 	for status := range tape.RunStatus(10) {
-		r := begin(t, tp, fmt.Sprint(status))
+		r := begin(t, tp, fmt.Sprint(int(status)))
 		store.Advance(time.Second)
 		end(t, tp, r.ID, status)
 		ids = append(ids, r.ID)

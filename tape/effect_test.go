@@ -265,7 +265,7 @@ func TestOutboxEffectsStandInTheDispatchQueue(t *testing.T) {
 	tp, s, store := newTape(t)
 	r := begin(t, tp, "i")
 	for _, mode := range []tape.DispatchMode{tape.Inline, tape.Outbox} {
-		if _, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: fmt.Sprint(mode), Mode: mode}); err != nil {
+		if _, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: fmt.Sprint(int(mode)), Mode: mode}); err != nil {
 			t.Fatal(err)
 		}
 	}
