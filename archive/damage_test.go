@@ -97,7 +97,7 @@ func flip(s string, at int) string {
 	return string(b)
 }
 
-// Whatever single bit is flipped, the damage is found.
+// A single flipped bit is found, wherever it is.
 func TestEveryFlippedBitIsFound(t *testing.T) {
 	t.Parallel()
 	whole := export(t, smallStore(t))

@@ -18,8 +18,8 @@ type ExportOptions struct {
 	// Label names the source for people, up to 256 bytes. [ExportDir] continues only an archive of the
 	// same label. It must hold no password.
 	Label string
-	// PartBytes is the size from which [ExportDir] begins a new file. Default 64 MiB: what a killed
-	// export writes a second time at most, beside one run.
+	// PartBytes is the size at which [ExportDir] begins a new file. Default 64 MiB. An export that was
+	// killed writes at most one file and one run again.
 	PartBytes int64
 	// Progress is called after each run with the counts until then.
 	Progress func(Counts)

@@ -233,7 +233,7 @@ func (e *event) value() runstore.Event {
 	}
 }
 
-// head is what is known of a run beside its records and its journal.
+// head is the state of a run without its records and its journal.
 type head struct {
 	runstore.Run
 	Floor runstore.Version

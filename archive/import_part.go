@@ -21,8 +21,8 @@ const (
 // last part can have.
 const maxHeldBack = 64 << 20
 
-// perHeldBack is what a record that waits is counted for, beside its key and value: 1 KiB, for eight index
-// entries.
+// perHeldBack is the size that is counted for a record held back, in addition to its key and value:
+// 1 KiB, the size of eight index entries.
 const perHeldBack = 1 << 10
 
 func (w *runImport) addRecord(ctx context.Context, r runstore.PlacedRecord) error {

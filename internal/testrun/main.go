@@ -5,9 +5,9 @@
 // server, and to the concurrent cases of SQLite's suite. All of SQLite takes four times as long
 // with it; so do the many executions in crossrun, where one actor runs at a time, those in
 // tapeserver/cuts and tapeserver/fuzz, whose server runs with it in tapeserver and in faultyservers,
-// and those in archive. The engines behind
-// a server run without it, at the same time, because their suites wait as much as they compute. A
-// full run applies it to everything, two packages at a time, and sets [effort.Variable].
+// and those in archive. The engines behind a server run without it, at the same time, because their
+// suites wait as much as they compute. A full run applies it to everything, two packages at a time,
+// and sets [effort.Variable].
 package main
 
 import (

@@ -27,7 +27,8 @@ const (
 	MaxPrincipals = 10_000
 	// MaxName is the length of a name, a tenant and an identity, in bytes.
 	MaxName = 1024
-	// maxToken leaves room beside it in the headers of a call (tapeserver.Limits.HeaderBytes).
+	// maxToken is the size of the longest token, in bytes. The other headers of a call need the rest of
+	// tapeserver.Limits.HeaderBytes.
 	maxToken = 4096
 
 	anyCertificate = "*"

@@ -159,7 +159,7 @@ func (c *children) next(what string) line {
 	return line{}
 }
 
-// said returns the lines that the children have said and nobody has read.
+// said returns the lines that the children have printed since the last call.
 func (c *children) said() (all []line) {
 	for {
 		select {
