@@ -49,7 +49,7 @@ func uiUnderTest(t *testing.T, c securityConfig) (address string, granted runsto
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := serveUI(lis, store, opts)
+	stop := serveUI(lis, newHTTPConns(opts.Logger).inspector, store, opts)
 	t.Cleanup(func() {
 		stop(context.WithoutCancel(t.Context()))
 		if c, err := net.Dial("tcp", lis.Addr().String()); err == nil {
