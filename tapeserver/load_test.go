@@ -125,6 +125,8 @@ func TestIdleConnectionsAndSlowClients(t *testing.T) {
 
 	ended := make(chan struct{})
 	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer close(ended)
 	var refused atomic.Int64
 	for i := range slow {
 		c := dial(t, address)
@@ -139,13 +141,10 @@ func TestIdleConnectionsAndSlowClients(t *testing.T) {
 	if most := int64(connections)*idleConnection + underAttack; total > most {
 		t.Errorf("the server takes %d MiB, want at most %d", total>>20, most>>20)
 	}
-	close(ended)
-	clients.Wait()
 }
 
 // drawOut is slow client number i, until ended is closed. It counts its calls that were refused.
 func drawOut(t *testing.T, c *raw, i int, ended <-chan struct{}, refused *atomic.Int64) {
-	defer context.AfterFunc(t.Context(), func() { _ = c.Close() })()
 	go func() { <-ended; _ = c.Close() }()
 	live := func() bool {
 		select {

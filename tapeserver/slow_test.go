@@ -350,3 +350,20 @@ func TestASubscriberThatDoesNotReadLosesItsStream(t *testing.T) {
 		}
 	})
 }
+
+// Replies without a byte, and refusals, are taken at once.
+func TestEmptyRepliesAreTaken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := start(t, memory.New(nil).Open(), &tapeserver.Options{Limits: tapeserver.Limits{Streams: 1}})
+		for i := range 5 {
+			if _, err := c.ListReactions(t.Context(), &tapepb.ListReactionsRequest{}); err != nil {
+				t.Fatalf("list %d: %v", i, err)
+			}
+			synctest.Wait()
+			_, err := c.GetRun(t.Context(), &tapepb.GetRunRequest{RunId: "no"})
+			wantStatus(t, "GetRun", err, codes.NotFound, "no such run")
+			synctest.Wait()
+		}
+	})
+}

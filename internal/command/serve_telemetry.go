@@ -124,14 +124,7 @@ func (t *serveTelemetry) serveMetrics(address string) error {
 	if err != nil {
 		return fmt.Errorf("--metrics-listen: %w", err)
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout, ErrorLog: slog.NewLogLogger(t.log.Handler(), slog.LevelWarn),
-	}))
-	t.scrapes = &http.Server{
-		Handler: mux, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(t.log.Handler(), slog.LevelDebug),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 2 * scrapeTimeout, IdleTimeout: 30 * time.Second,
-	}
+	t.scrapes = newScrapeServer(registry, t.log)
 	t.address = lis.Addr().String()
 	t.log.Info("metrics", "http", t.address, "path", "/metrics")
 	go func() {
@@ -140,6 +133,18 @@ func (t *serveTelemetry) serveMetrics(address string) error {
 		}
 	}()
 	return nil
+}
+
+// newScrapeServer returns the server of /metrics.
+func newScrapeServer(metrics prometheus.Gatherer, log *slog.Logger) *http.Server {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}))
+	return &http.Server{
+		Handler: mux, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ReadTimeout: 5 * time.Second, WriteTimeout: 2 * scrapeTimeout, IdleTimeout: 30 * time.Second,
+	}
 }
 
 // stop ends /metrics and exports the last spans, within flushTimeout and before ctx ends.
