@@ -123,7 +123,7 @@ fuzz_targets = grep -rn --include='*_test.go' '^func Fuzz' . | sed 's|^\./\(.*\)
 .PHONY: fuzz fuzz-corpus
 fuzz: ## each fuzz target for FUZZTIME (1m); an input that fails is kept in the package's testdata
 	@$(fuzz_targets) | while read -r package target; do \
-		echo "$$package $$target"; $(GO) test ./$$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s </dev/null || exit 1; \
+		echo "$$package $$target"; $(GO) test ./$$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 200ms </dev/null || exit 1; \
 	done
 
 # The cache of the go command has the inputs that reached code which no input before them had reached.

@@ -145,7 +145,10 @@ func TestIdleConnectionsAndSlowClients(t *testing.T) {
 
 // drawOut is slow client number i, until ended is closed. It counts its calls that were refused.
 func drawOut(t *testing.T, c *raw, i int, ended <-chan struct{}, refused *atomic.Int64) {
-	go func() { <-ended; _ = c.Close() }()
+	go func() {
+		<-ended
+		_ = c.SetReadDeadline(time.Unix(1, 0)) // ends ReadFrame, and no write, which may be under way
+	}()
 	live := func() bool {
 		select {
 		case <-ended:

@@ -41,6 +41,16 @@ var httpListeners = map[string]func(ctx context.Context, lis net.Listener, log *
 	},
 }
 
+// inMemory serves on connections in memory until the test ends.
+func inMemory(t *testing.T, serve func(context.Context, net.Listener, *slog.Logger)) *bufconn.Listener {
+	lis := bufconn.Listen(1 << 20)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan struct{})
+	go func() { defer close(served); serve(ctx, lis, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() { cancel(); <-served })
+	return lis
+}
+
 // A client of an HTTP listener that draws its request out, or does nothing, loses its connection; one
 // client does not get all connections. It takes fake time, and the timeouts of the command.
 func TestSlowHTTPClientsAreCut(t *testing.T) {
@@ -78,11 +88,7 @@ func TestSlowHTTPClientsAreCut(t *testing.T) {
 			t.Run(name+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					lis := bufconn.Listen(1 << 20)
-					ctx, cancel := context.WithCancel(t.Context())
-					served := make(chan struct{})
-					go func() { defer close(served); serve(ctx, lis, slog.New(slog.DiscardHandler)) }()
-					defer func() { cancel(); <-served }()
+					lis := inMemory(t, serve)
 					conn, err := lis.DialContext(t.Context())
 					if err != nil {
 						t.Fatal(err)
@@ -102,11 +108,7 @@ func TestSlowHTTPClientsAreCut(t *testing.T) {
 		t.Run(name+"/many connections", func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				lis := bufconn.Listen(1 << 10)
-				ctx, cancel := context.WithCancel(t.Context())
-				served := make(chan struct{})
-				go func() { defer close(served); serve(ctx, lis, slog.New(slog.DiscardHandler)) }()
-				defer func() { cancel(); <-served }()
+				lis := inMemory(t, serve)
 				most := map[string]int{"probes": maxProbes, "metrics": maxScrapes, "inspector": maxBrowsers}[name] / 2
 				for i := range most + 1 { // of one address
 					conn, err := lis.DialContext(t.Context())
