@@ -185,6 +185,11 @@ func inUse(t *testing.T, s *spanner.Store) {
 		if err != nil || next.Former != tc.want || next.Token != runstore.Token(firstToken)+1 {
 			t.Errorf("acquire %s: got %+v, error %v, want a former grant that was %v", tc.run, next, err, tc.want)
 		}
+		// The former version kept whose a grant was that had ended, but not when.
+		terms, err := s.ReadTerms(t.Context(), tc.run)
+		if err != nil || len(terms) != 2 || terms[0].Owner != "owner" || terms[0].End != tc.want || terms[0].EndedAt.IsZero() != (tc.run == "released") || terms[1].Owner != "next" {
+			t.Errorf("the terms of %s: %+v, %v", tc.run, terms, err)
+		}
 		spec.Grant = runstore.GrantID("grant of " + tc.run)
 		if _, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: tc.run, LeaseSpec: spec}); !errors.Is(err, runstore.ErrFenced) {
 			t.Errorf("acquire %s with the id of the grant before: got error %v, want ErrFenced", tc.run, err)
