@@ -30,6 +30,24 @@ func TestTermOfALeaseThatEndedMeanwhile(t *testing.T) {
 	}
 }
 
+// A release has the time of its statement, in its reply and in the term.
+func TestTermOfARelease(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	lease := hold(t, s, "run")
+	conn := connect(t, address)
+	before := get[time.Time](t, conn, `SELECT clock_timestamp()`)
+	done, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	terms, err := s.ReadTerms(t.Context(), "run")
+	if err != nil || len(terms) != 1 || terms[0].EndedAt.Before(before) || !terms[0].EndedAt.Equal(done.Time) {
+		t.Errorf("got %+v, %v, want an end at %v, after %v", terms, err, done.Time, before)
+	}
+}
+
 // The terms of a run take at most 4 KiB, by whichever statement its grants are made.
 func TestTermsAreBounded(t *testing.T) {
 	t.Parallel()
