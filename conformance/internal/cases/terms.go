@@ -155,7 +155,7 @@ func everyTerm(t harness.T, e *harness.Env) {
 	e.Advance(t, 2*e.ShortTTL())
 	lease = l.acquire(t, as(kit.Acquiring("run", "late", harness.TTL), "recovery"), runstore.EndExpired)
 	e.Append(t, e.Store, lease, "event")
-	lease = l.acquire(t, handingOff(lease, as(kit.Acquiring("run", "successor", harness.TTL), "")), runstore.EndHandedOff)
+	l.acquire(t, handingOff(lease, as(kit.Acquiring("run", "successor", harness.TTL), "")), runstore.EndHandedOff)
 	l.acquire(t, as(kit.Preempting("run", "operator", "the node is gone"), "operator"), runstore.EndPreempted)
 	revoke := runstore.NewBatch("run", runstore.Unguarded("test"))
 	revoke.Release = true
