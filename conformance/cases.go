@@ -45,6 +45,7 @@ func Cases() []Case {
 		cases.Moves(),           // I2, I4
 		cases.Progress(),        // I13
 		cases.Former(),          // I2, I3, I9
+		cases.Terms(),           // I2
 		cases.Links(),           // I3, I5, I8, I10, I11
 		cases.Aborted(),         // I3, I8
 		cases.Servers(),         // I8, I11

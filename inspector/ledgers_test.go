@@ -255,6 +255,7 @@ func TestTerms(t *testing.T) {
 		t.Fatal(err)
 	}
 	term("dan", 10)
+	term("kim", 0)
 	term("eve", 0)
 	var got []string
 	for cursor, more := "", true; more; more = cursor != "" {
@@ -268,12 +269,13 @@ func TestTerms(t *testing.T) {
 		cursor = page.Cursor
 	}
 	want := []string{
-		"5 eve 0 #0-0 current",
+		"6 eve 0 #0-0 current",
+		"5 kim 0 #0-0 preempted: a test",
 		"4 dan 10 #1802-1811 preempted: a test",
-		"3 carol 1 #1801-1801 ",
+		"3 carol 1 #1801-1801 revoked",
 		"2 bob 989 #812-1800 broken by carol: it loops",
-		"2 bob 511 #301-811 ", // the page before says how it ended
-		"1 ada 300 #1-300 ",
+		"2 bob 511 #301-811 preempted: it loops", // the page before says who broke it
+		"1 ada 300 #1-300 preempted: a test",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

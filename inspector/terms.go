@@ -18,11 +18,14 @@ type termView struct {
 	Token     int64     `json:"token"`
 	TokenText string    `json:"token_text"`
 	Owner     string    `json:"owner,omitempty"`
+	Reactor   string    `json:"reactor,omitempty"`
 	Events    int       `json:"events"`
 	FirstSeq  int64     `json:"first_seq,omitempty"`
 	LastSeq   int64     `json:"last_seq,omitempty"`
 	First     time.Time `json:"first_write,omitzero"`
 	Last      time.Time `json:"last_write,omitzero"`
+	Granted   time.Time `json:"granted,omitzero"`
+	Ended     time.Time `json:"ended,omitzero"`
 	// End is how the term ended, as far as that is known.
 	End   string `json:"end,omitempty"`
 	Level string `json:"level,omitempty"`
@@ -37,8 +40,9 @@ type termsView struct {
 }
 
 // terms returns the terms that the events of a run show, newest first, and on the first page the last
-// token even if it wrote nothing. A store keeps no list of grants: a term that wrote no event is not
-// shown.
+// token even if it wrote nothing. What the store lists of a term is added, and so are listed terms
+// without an event between two terms of the page. A term without an event is not shown if the store
+// does not list it, or if it is between two pages.
 func (in *inspector) terms(ctx context.Context, p params) (any, error) {
 	id, err := p.run()
 	if err != nil {
@@ -78,6 +82,13 @@ func (in *inspector) terms(ctx context.Context, p params) (any, error) {
 		}
 		v.Terms[len(v.Terms)-1].add(e)
 	}
+	if reader, ok := runstore.As[runstore.TermReader](in.store); ok {
+		listed, err := reader.ReadTerms(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		v.Terms = withListed(v.Terms, listed, len(events) == 0 || events[0].Seq == 1)
+	}
 	for i := range v.Terms {
 		v.Terms[i].complete(head, now, breaks)
 	}
@@ -96,6 +107,37 @@ func (t *termView) add(e runstore.Event) {
 	t.Owner, t.FirstSeq, t.First = brief(string(e.Owner)), int64(e.Seq), e.Time
 }
 
+// withListed adds what the store lists to the terms of a page, and the listed terms between them; on
+// the last page also those before them.
+func withListed(terms []termView, listed []runstore.Term, last bool) (all []termView) {
+	if len(terms) == 0 {
+		return terms
+	}
+	newest, oldest := terms[0].Token, terms[len(terms)-1].Token
+	for _, v := range slices.Backward(listed) {
+		token := int64(v.Token)
+		if token > newest || token < oldest && !last {
+			continue
+		}
+		for len(terms) > 0 && terms[0].Token > token { // not listed
+			all, terms = append(all, terms[0]), terms[1:]
+		}
+		t := termView{Token: token, TokenText: v.Token.String()}
+		if len(terms) > 0 && terms[0].Token == token {
+			t, terms = terms[0], terms[1:]
+		}
+		t.Owner, t.Reactor, t.Granted, t.Ended = brief(string(v.Owner)), brief(string(v.Reactor)), v.GrantedAt, v.EndedAt
+		if v.End != runstore.EndNone {
+			t.End = v.End.String()
+			if v.Reason != "" {
+				t.End += ": " + brief(v.Reason)
+			}
+		}
+		all = append(all, t)
+	}
+	return append(all, terms...)
+}
+
 // complete adds what is known of the term's end.
 func (t *termView) complete(head runstore.Run, now time.Time, breaks map[int64]lease.BreakEntry) {
 	entry, broken := breaks[t.Token]
@@ -103,6 +145,7 @@ func (t *termView) complete(head runstore.Run, now time.Time, breaks map[int64]l
 	switch {
 	case broken:
 		t.End, t.Level = "broken by "+brief(string(entry.Operator))+": "+brief(entry.Reason), levelWarn
+	case t.End != "": // the store lists it
 	case h.Token != 0 && int64(h.Token) == t.Token && head.Live(now):
 		t.End = "current"
 	case h.Token != 0 && int64(h.Token) == t.Token:

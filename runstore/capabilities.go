@@ -114,6 +114,22 @@ type EpochChange struct {
 	Reason string
 }
 
+// TermReader reads the terms of a run. The store records them itself, in the step that makes or ends a
+// grant, so grants under which nothing was written are among them.
+type TermReader interface {
+	// ReadTerms returns the terms of the run's last grants in the order of their tokens, the current
+	// one last: the last [RememberedTerms], or fewer where their owners, reactors and reasons are so
+	// long that all do not fit in 4 KiB, but at least the last four. A purge keeps them: a run that is
+	// created again under a purged id has the terms of its former lives. A run that was imported has
+	// those of the import and after.
+	//
+	// Grants that a program made that kept no terms, before an upgrade or at the same time, are
+	// absent, or lack the time of their end.
+	//
+	// Errors: ErrNotFound when there is no such run, as after a purge.
+	ReadTerms(ctx context.Context, id RunID) ([]Term, error)
+}
+
 // StaleReader reads from a replica. Leases, tokens, versions and positions are never read from a
 // replica.
 type StaleReader interface {

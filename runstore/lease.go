@@ -74,6 +74,29 @@ type Holder struct {
 	Preempted Preempted
 }
 
+// Term is the time of one grant of a run's lease, from the grant to its end. All times are on the
+// store clock.
+type Term struct {
+	// Token is the grant's token, Owner and Reactor are its holder.
+	Token   Token
+	Owner   Owner
+	Reactor Reactor
+	// GrantedAt is the time of the grant, zero if it is not known.
+	GrantedAt time.Time
+	// ExpiresAt is the expiry as last renewed.
+	ExpiresAt time.Time
+	// EndedAt is the time from which the fence of the grant was refused because the grant had
+	// ended: that of the release or the revocation, or else that of the next grant, which may be
+	// long after ExpiresAt. A strict lease was over for its holder at ExpiresAt already. It is zero
+	// while the grant is current, and if it is not known.
+	EndedAt time.Time
+	// End is how the grant ended; EndNone while it is current, expired or not.
+	End GrantEnd
+	// Reason is the reason that the next grant gave for the preemption; "" unless End is
+	// EndPreempted. The owner of the next term preempted it.
+	Reason string
+}
+
 // GrantEnd is how a grant ended. A driver that takes a run over has to recover unfinished work of
 // its predecessor, unless the predecessor released the lease or handed it off.
 type GrantEnd int

@@ -52,6 +52,10 @@ const (
 	// a lease that changes hands once a second is remembered for a minute, longer than a request
 	// can be in flight.
 	RememberedGrants = 64
+
+	// RememberedTerms is how many terms of a run a [TermReader] returns, if their names are short.
+	// 32: enough for the takeovers of an incident, and 2 KB of a run.
+	RememberedTerms = 32
 )
 
 // The limits of a lease's times. A lease that outlives its holder by an hour prevents the recovery

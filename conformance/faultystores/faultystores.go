@@ -27,7 +27,7 @@ type Broken struct {
 // All returns all faulty stores, beginning with those that break the fence and the lease.
 func All() []Broken {
 	var all []Broken
-	for _, group := range [][]faultyStore{fenceStores(), leaseStores(), grantStores(), tokenStores(), progressStores(), runnableStores(), notifyStores(), batchStores(), readStores(), replicaStores(), inputStores(), stepStores(), moveStores()} {
+	for _, group := range [][]faultyStore{fenceStores(), leaseStores(), grantStores(), termStores(), tokenStores(), progressStores(), runnableStores(), notifyStores(), batchStores(), readStores(), replicaStores(), inputStores(), stepStores(), moveStores()} {
 		for _, x := range group {
 			all = append(all, Broken{Name: x.name, Breaks: x.breaks, Case: x.caught, Open: x.harness})
 		}

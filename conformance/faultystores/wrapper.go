@@ -65,6 +65,7 @@ type store struct {
 	feed    func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error)
 	wakeups func(ctx context.Context, h *handle, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error)
 	raise   func(ctx context.Context, h *handle, reason string) (runstore.Epoch, error)
+	terms   func(ctx context.Context, h *handle, id runstore.RunID) ([]runstore.Term, error)
 	ids     func(ctx context.Context, h *handle, after runstore.RunID, limit int) ([]runstore.RunID, error)
 	placed  func(ctx context.Context, h *handle, id runstore.RunID, after runstore.RecordKey, limit int) (runstore.PlacedPage, error)
 	imports func(ctx context.Context, h *handle, part runstore.Import) (runstore.Committed, error)
@@ -287,6 +288,14 @@ func (h *handle) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch,
 		return h.raise(ctx, h, reason)
 	}
 	return h.Handle.RaiseEpoch(ctx, reason)
+}
+
+// ReadTerms implements runstore.TermReader.
+func (h *handle) ReadTerms(ctx context.Context, id runstore.RunID) ([]runstore.Term, error) {
+	if h.terms != nil {
+		return h.terms(ctx, h, id)
+	}
+	return h.Handle.ReadTerms(ctx, id)
 }
 
 // ScanRuns implements runstore.Mover.

@@ -86,6 +86,10 @@ var (
 		_, ok := runstore.As[runstore.RunNotifier](e.Store)
 		return reasonIf(!ok, "the store is no RunNotifier")
 	}}
+	NeedTerms = Need{"terms", "a store that is a TermReader", func(e *Env) string {
+		_, ok := runstore.As[runstore.TermReader](e.Store)
+		return reasonIf(!ok, "the store is no TermReader")
+	}}
 	NeedStale = Need{"stale", "a store that is a StaleReader", func(e *Env) string {
 		_, ok := runstore.As[runstore.StaleReader](e.Store)
 		return reasonIf(!ok, "the store is no StaleReader")

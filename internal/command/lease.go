@@ -51,20 +51,24 @@ judges what remains; nothing is compared with the clock of this machine.
 A lease that has expired is held until another holder acquires it: its holder may still
 commit and renew. A free lease shows the last token and the expiry of the last grant. The
 store does not show whether that grant was released or revoked; the next grant does.`
-	terms := l.command("terms RUN_ID", "The terms of a run: each token with its owner and what it wrote", cobra.ExactArgs(1), l.terms)
-	terms.Long = `List the terms of a run, oldest first: each token with its owner, the number of its events
-and records, and the first and last of its writes.
+	terms := l.command("terms RUN_ID", "The terms of a run: each token with its owner, its times and what it wrote", cobra.ExactArgs(1), l.terms)
+	terms.Long = `List the terms of a run, oldest first: each token with its owner and reactor, when it was
+granted, when it expired as last renewed, when and how it ended, the number of its events
+and records, and the first and last of its writes. ENDED is the time from which its fence
+was refused: for an expired lease that of the next grant.
 
-A store keeps no list of grants. The terms are those that the stamps of the journal and
-of the records show, and the current grant. So some things are not known:
+The store keeps the last 32 terms of a run, fewer where their names are very long, also
+those before a purge. Earlier terms, and those of a store that keeps none, are what the
+stamps of the journal and of the records show. Of these some things are not known:
 
   - the owner of a token that wrote nothing, or whose writes are records that were
     changed or deleted since. Such tokens are shown, as a range where there are several;
-  - when a former term began and ended: only its first and last write are known;
-  - the reactor of a former term, and how it ended, unless it was the last before the
-    current one or was broken by an operator (tapestore lease break);
+  - when the term began and ended: only its first and last write are known;
+  - its reactor and how it ended, unless it was the last before the current one or was
+    broken by an operator (tapestore lease break);
   - how many tokens of an epoch followed the last one that wrote, once a later epoch began;
-  - terms before the run was purged. Their tokens count as tokens that wrote nothing.
+  - terms before the run was purged. Their tokens count as tokens that wrote nothing;
+  - terms of another store, from which the run was imported.
 
 Writes without a fence belong to no term. A page has --limit terms; --from is the token at
 which it begins.`

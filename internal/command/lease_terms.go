@@ -30,6 +30,7 @@ type termView struct {
 	Last      time.Time `json:"last_write,omitzero"`
 	Granted   time.Time `json:"granted,omitzero"`
 	Expires   time.Time `json:"expires,omitzero"`
+	Ended     time.Time `json:"ended,omitzero"`
 	End       string    `json:"end,omitempty"`
 }
 
@@ -49,6 +50,7 @@ type terms struct {
 	limit int
 
 	head    runstore.Run
+	stored  map[runstore.Token]runstore.Term    // the terms that the store lists; nil if it lists none
 	records map[runstore.Token]*termView        // the terms that the records' stamps show
 	breaks  map[runstore.Token]lease.BreakEntry // by the token that was broken
 	rows    []termView                          // the page
@@ -75,6 +77,16 @@ func (l *leases) terms(ctx context.Context, args []string) error {
 	if t.head, err = l.store.GetRun(ctx, id); err != nil {
 		return err
 	}
+	if reader, ok := runstore.As[runstore.TermReader](l.store); ok {
+		stored, err := reader.ReadTerms(ctx, id)
+		if err != nil {
+			return err
+		}
+		t.stored = map[runstore.Token]runstore.Term{}
+		for _, v := range stored {
+			t.stored[v.Token] = v
+		}
+	}
 	if err := t.readJournal(ctx, l.store, id); err != nil && !errors.Is(err, errPageFull) {
 		return err
 	}
@@ -98,9 +110,9 @@ func (l *leases) terms(ctx context.Context, args []string) error {
 		if v.Events > 0 {
 			seqs = fmt.Sprintf("%d-%d", v.FirstSeq, v.LastSeq)
 		}
-		rows = append(rows, []any{token, v.Owner, v.Reactor, v.Events, v.Records, seqs, v.First, v.Last, v.Granted, v.Expires, v.End})
+		rows = append(rows, []any{token, v.Owner, v.Reactor, v.Events, v.Records, seqs, v.First, v.Last, v.Granted, v.Expires, v.Ended, v.End})
 	}
-	return l.inspection.show([]string{"TOKEN", "OWNER", "REACTOR", "EVENTS", "RECORDS", "SEQS", "FIRST WRITE", "LAST WRITE", "GRANTED", "EXPIRES", "END"}, rows)
+	return l.inspection.show([]string{"TOKEN", "OWNER", "REACTOR", "EVENTS", "RECORDS", "SEQS", "FIRST WRITE", "LAST WRITE", "GRANTED", "EXPIRES", "ENDED", "END"}, rows)
 }
 
 // readRecords reads the stamps of the records. A record counts for the tokens under which it was
@@ -224,6 +236,9 @@ func (t *terms) between(token runstore.Token) error {
 	for broken := range t.breaks {
 		known = append(known, broken)
 	}
+	for listed := range t.stored {
+		known = append(known, listed)
+	}
 	known = append(known, t.head.Token)
 	if h := t.head.Holder; h.Former != runstore.EndNone {
 		known = append(known, h.Token-1)
@@ -265,13 +280,24 @@ func (t *terms) silent(token runstore.Token) error {
 func (t *terms) complete(v *termView, now time.Time) {
 	token, h := runstore.Token(v.Token), t.head.Holder
 	entry, broken := t.breaks[token]
+	listed, isListed := t.stored[token]
+	if isListed {
+		v.Owner, v.Reactor = string(listed.Owner), string(listed.Reactor)
+		v.Granted, v.Expires, v.Ended = listed.GrantedAt, listed.ExpiresAt, listed.EndedAt
+	}
 	switch {
 	case broken:
 		if v.Owner == "" {
 			v.Owner = string(entry.From)
 		}
-		v.Reactor = string(entry.Reactor)
+		if v.Reactor == "" {
+			v.Reactor = string(entry.Reactor)
+		}
 		v.End = fmt.Sprintf("broken by %s: %s", entry.Operator, entry.Reason)
+	case isListed && listed.End != runstore.EndNone:
+		if v.End = listed.End.String(); listed.Reason != "" {
+			v.End += ": " + listed.Reason
+		}
 	case h.Token == token:
 		v.Owner, v.Reactor, v.Granted, v.Expires = string(h.Owner), string(h.Reactor), h.GrantedAt, h.ExpiresAt
 		v.End = "current, expired"

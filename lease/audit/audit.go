@@ -43,6 +43,8 @@ const (
 	// KindOwner: one token has two owners, or an event has an owner and no token, or a token and no
 	// owner.
 	KindOwner Kind = "owner"
+	// KindTerm: the terms that the store lists overlap, or contradict the head of the run.
+	KindTerm Kind = "term"
 	// KindSeq: the journal is not dense, or does not end at the run's last seq.
 	KindSeq Kind = "seq"
 	// KindHead: the head of a run contradicts itself.

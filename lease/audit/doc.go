@@ -11,14 +11,17 @@
 //     grant. So the terms of two holders do not overlap.
 //  3. No token is above the run's last one, none belongs to an epoch that never began, and none is
 //     the floor of an epoch. A current grant has the run's last token, of the current epoch.
-//  4. Seqs are dense, from 1 to the run's last seq. Positions rise with them.
-//  5. A record's stamps name events of the journal. The token of a stamp is at least that of every
+//  4. The terms that a runstore.TermReader lists are in the order of their tokens and do not overlap:
+//     each has ended but that of the current grant, and one that the next grant ended did so at the
+//     time of that grant.
+//  5. Seqs are dense, from 1 to the run's last seq. Positions rise with them.
+//  6. A record's stamps name events of the journal. The token of a stamp is at least that of every
 //     event up to the event that it names, and at most that of every later event. A record was
 //     created no later than it was updated, and a record of version 1 was not updated since.
-//  6. A listed run is in IndexRuns at the time of its creation, and an unlisted run is not. A run
+//  7. A listed run is in IndexRuns at the time of its creation, and an unlisted run is not. A run
 //     with a runnable time is in IndexRunnable, within the bounds that runstore.IndexEntry states.
 //     The record of an entry in an index of records is the record that the run has.
-//  7. The feed has every event of every journal once, with the same content, in the order of the
+//  8. The feed has every event of every journal once, with the same content, in the order of the
 //     seqs. Its positions rise.
 //
 // A finding of kind [KindClock] is a warning: times that contradict the order of the commits. A clock
@@ -45,7 +48,7 @@
 //
 // # Cost and memory
 //
-// Check reads every journal, record and index entry once, with about six reads for each run, and the
+// Check reads every journal, record and index entry once, with about seven reads for each run, and the
 // feed once for each [Options.MaxRuns] runs. Findings cost a second reading of the feed and of the
 // indexes. It keeps the state of MaxRuns runs (about 300 bytes and the id of each), the keys and
 // stamps of up to 8,192 records of one run (at most 10 MiB), two pages of a read (at most 8 MiB

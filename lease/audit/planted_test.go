@@ -58,6 +58,14 @@ func TestPlanted(t *testing.T) {
 			return change(events, i)
 		}
 	}
+	terms := func(id runstore.RunID, change func(terms []runstore.Term)) func(runstore.RunID, []runstore.Term) []runstore.Term {
+		return func(run runstore.RunID, terms []runstore.Term) []runstore.Term {
+			if run == id {
+				change(terms)
+			}
+			return terms
+		}
+	}
 	for name, c := range map[string]struct {
 		plant falsified
 		want  []want
@@ -104,7 +112,7 @@ func TestPlanted(t *testing.T) {
 		},
 		"another owner than the holder": {
 			falsified{head: head("run-1", func(r *runstore.Run) { r.Holder.Owner = "c" })},
-			[]want{{kind: audit.KindOwner, run: "run-1", seq: 5, problem: `"c", which holds the lease`}, {kind: audit.KindOwner, run: "run-1", seq: 6}},
+			[]want{{kind: audit.KindOwner, run: "run-1", seq: 5, problem: `"c", which holds the lease`}, {kind: audit.KindOwner, run: "run-1", seq: 6}, {kind: audit.KindTerm, run: "run-1", problem: `and the holder is "c"`}},
 		},
 		"an owner without a token": {
 			falsified{event: at("run-1", 3, func(e *runstore.Event) { e.Owner = "c" })},
@@ -133,12 +141,13 @@ func TestPlanted(t *testing.T) {
 				{kind: audit.KindToken, run: "run-4", problem: "an event at seq 5 has token 2, and the last token of the run is 1"},
 				{kind: audit.KindOwner, run: "run-4", seq: 1}, {kind: audit.KindOwner, run: "run-4", seq: 2}, {kind: audit.KindOwner, run: "run-4", seq: 4},
 				{kind: audit.KindClock, run: "run-4", seq: 1},
+				{kind: audit.KindTerm, run: "run-4", problem: "token 2 has a term, and the last token is 1"},
 				{kind: audit.KindRecord, run: "run-4", key: "first", problem: "was updated under token 2, and the last token of the run is 1"},
 			},
 		},
 		"a holder of a former token": {
 			falsified{head: head("run-4", func(r *runstore.Run) { r.Holder.Token, r.Holder.Owner, r.Holder.GrantedAt = 1, "a", r.CreatedAt })},
-			[]want{{kind: audit.KindToken, run: "run-4", problem: "the lease is held under token 1, and the last token is 2"}},
+			[]want{{kind: audit.KindToken, run: "run-4", problem: "the lease is held under token 1, and the last token is 2"}, {kind: audit.KindTerm, run: "run-4", problem: "the last token, 2, was none"}},
 		},
 
 		// Journals.
@@ -190,6 +199,45 @@ func TestPlanted(t *testing.T) {
 		"a position that falls": {
 			falsified{event: at("run-5", 6, func(e *runstore.Event) { e.Position = 1 })},
 			[]want{{kind: audit.KindFeed, run: "run-5", seq: 6, problem: "position 1 follows position"}, {kind: audit.KindFeed, run: "run-5", seq: 6, problem: "the position follows position"}},
+		},
+
+		// Terms.
+		"terms that overlap": {
+			falsified{terms: terms("run-4", func(terms []runstore.Term) { terms[0].EndedAt = terms[0].EndedAt.Add(time.Second) })},
+			[]want{{kind: audit.KindTerm, run: "run-4", problem: "and token 2 was granted at"}},
+		},
+		"a term that did not end": {
+			falsified{terms: terms("run-4", func(terms []runstore.Term) { terms[0].End, terms[0].EndedAt = runstore.EndNone, time.Time{} })},
+			[]want{{kind: audit.KindTerm, run: "run-4", problem: "token 1 has not ended, and token 2 was granted"}},
+		},
+		"a term twice": {
+			falsified{terms: func(id runstore.RunID, terms []runstore.Term) []runstore.Term {
+				if id == "run-4" {
+					terms = append(terms[:1:1], terms...)
+				}
+				return terms
+			}},
+			[]want{{kind: audit.KindTerm, run: "run-4", problem: "the term of token 1 is before that of token 1"}},
+		},
+		"a term of a token that was never granted": {
+			falsified{terms: terms("run-4", func(terms []runstore.Term) { terms[1].Token = 3 })},
+			[]want{{kind: audit.KindTerm, run: "run-4", problem: "token 3 has a term, and the last token is 2"}},
+		},
+		"another term than the holder's": {
+			falsified{terms: terms("run-4", func(terms []runstore.Term) { terms[1].Owner = "c" })},
+			[]want{{kind: audit.KindTerm, run: "run-4", problem: `that of "c", and the holder is "b"`}},
+		},
+		"an end of the current term": {
+			falsified{terms: terms("run-4", func(terms []runstore.Term) {
+				terms[1].End, terms[1].EndedAt = runstore.EndReleased, terms[1].GrantedAt
+			})},
+			[]want{{kind: audit.KindTerm, run: "run-4", problem: "was released, and the lease is held"}},
+		},
+		"a release after the next grant": {
+			falsified{terms: terms("run-4", func(terms []runstore.Term) {
+				terms[0].End, terms[0].EndedAt = runstore.EndReleased, terms[1].GrantedAt.Add(time.Second)
+			})},
+			[]want{{kind: audit.KindClock, run: "run-4", problem: "and token 2 was granted at"}},
 		},
 
 		// Records.

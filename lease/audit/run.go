@@ -58,6 +58,14 @@ func (c *checker) examineRun(ctx context.Context, s *partition, r *runState) err
 			return err
 		}
 	}
+	terms, err := c.readTerms(ctx, r.id)
+	if errors.Is(err, runstore.ErrNotFound) {
+		r.discard()
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	after, err := c.store.GetRun(ctx, r.id)
 	if errors.Is(err, runstore.ErrNotFound) || err == nil && (!after.CreatedAt.Equal(head.CreatedAt) || !s.sameIncarnation(r, head)) {
 		r.discard()
@@ -69,6 +77,7 @@ func (c *checker) examineRun(ctx context.Context, s *partition, r *runState) err
 	if err := c.checkHeads(ctx, s, r, j, head, after); err != nil {
 		return err
 	}
+	c.checkTerms(r, terms, head, after)
 	records.checkSummary(after)
 	c.checkFeed(s, r, j)
 	if s.suspects {

@@ -21,6 +21,16 @@ type falsified struct {
 	record  func(runstore.RunID, *runstore.Record)
 	entries func(runstore.IndexQuery, []runstore.IndexEntry) []runstore.IndexEntry
 	feed    func([]runstore.FeedEvent) []runstore.FeedEvent
+	terms   func(runstore.RunID, []runstore.Term) []runstore.Term
+}
+
+func (s *falsified) ReadTerms(ctx context.Context, id runstore.RunID) ([]runstore.Term, error) {
+	reader, _ := runstore.As[runstore.TermReader](s.RunStore)
+	terms, err := reader.ReadTerms(ctx, id)
+	if err == nil && s.terms != nil {
+		terms = s.terms(id, terms)
+	}
+	return terms, err
 }
 
 func (s *falsified) Unwrap() runstore.RunStore { return s.RunStore }

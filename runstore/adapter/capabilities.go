@@ -86,6 +86,23 @@ func (n RunNotifier) RunWakeups(ctx context.Context, id runstore.RunID, on runst
 	})
 }
 
+// TermReader is the runstore.TermReader of a store whose engine has one. The engine's may assume what
+// a [Core] may.
+type TermReader struct {
+	store *Store
+	core  runstore.TermReader
+}
+
+// NewTermReader returns the capability for the store to embed.
+func NewTermReader(s *Store, core runstore.TermReader) TermReader { return TermReader{s, core} }
+
+// ReadTerms implements runstore.TermReader.
+func (r TermReader) ReadTerms(ctx context.Context, id runstore.RunID) ([]runstore.Term, error) {
+	return Do(ctx, r.store, "read terms", id, runstore.CheckRunID(id), func(ctx context.Context) ([]runstore.Term, error) {
+		return r.core.ReadTerms(ctx, id)
+	})
+}
+
 // Mover is the runstore.Mover of a store whose engine has one. The engine may assume what a
 // [Core] may.
 type Mover struct {

@@ -11,7 +11,8 @@
 //   - the name of the operation in the context, for interceptors: see [Operation]
 //
 // An optional capability is a small type of this package that the engine's store embeds beside
-// [*Store]: [MultiCommitter], [EpochManager], [Notifier], [RunNotifier], [Mover].
+// [*Store]: [MultiCommitter], [EpochManager], [Notifier], [RunNotifier], [TermReader],
+// [Mover].
 //
 // The other packages below this one hold what adapters share: rules (decisions on leases and
 // guards), outcome (kinds of errors, retries), sqlfile (statements in files) and wakeup (waiters

@@ -30,6 +30,7 @@ type capabilities interface {
 	runstore.Notifier
 	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.TermReader
 	runstore.Mover
 	runstore.StrictCommitter
 	runstore.Describer

@@ -252,7 +252,8 @@ func (s *engine) load(ctx context.Context, r *cachedRun, n needs) error {
 	}
 	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
 	if n.epoch {
-		r.former = cell(found.cells, familyOther, columnFormer)
+		r.former, r.terms = cell(found.cells, familyOther, columnFormer), cell(found.cells, familyOther, columnTerms)
+		r.ended = cell(found.cells, familyOther, columnEnded)
 	}
 	if len(r.records) > maxRecords {
 		clear(r.records)
@@ -358,6 +359,9 @@ func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.G
 	e.granted = true
 	if len(granted.Former) > 0 {
 		e.set(familyOther, columnFormer, granted.Former)
+	}
+	if len(granted.Terms) > 0 {
+		e.set(familyOther, columnTerms, granted.Terms)
 	}
 	e.stampBeat()
 	applied := runstore.Granted{Lease: granted.Lease(req.TTL), Former: granted.Holder.Former}

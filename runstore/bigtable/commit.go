@@ -319,6 +319,7 @@ func (e *edit) endGrant(unfenced bool) {
 	if unfenced {
 		e.head.State = int(rules.Revoked)
 	}
+	e.set(familyOther, columnEnded, []byte(be64(e.head.Token)+be64(e.now)))
 }
 
 // purge removes all cells of the row but the head. The orphan scan deletes the run's other rows.

@@ -139,6 +139,8 @@ func (h *head) rules(id runstore.RunID, beat int64) rules.Head {
 			GrantedAt: runstore.FromMicros(h.Granted), RenewedAt: runstore.FromMicros(h.Renewed), ProgressedAt: runstore.FromMicros(h.Progressed),
 			Preempted: runstore.Preempted{From: runstore.Owner(h.From), Reason: string(h.Why)},
 		}
+	} else if r.State != rules.None {
+		r.Last = runstore.Term{Owner: runstore.Owner(h.Owner), Reactor: runstore.Reactor(h.Role), GrantedAt: runstore.FromMicros(h.Granted)}
 	}
 	return r
 }

@@ -53,8 +53,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 				return nil, err
 			}
 		} else {
-			before := h.rules(r.id, 0) // of a purged run, or of a run that never existed
-			before.Former = r.former
+			before := r.withGrants(h.rules(r.id, 0)) // of a purged run, or of a run that never existed
 			if err := before.NewGrant(spec.Lease.Grant); err != nil {
 				return nil, err
 			}

@@ -47,6 +47,22 @@ func (s *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, e
 	})
 }
 
+// ReadTerms implements runstore.TermReader.
+func (s *engine) ReadTerms(ctx context.Context, id runstore.RunID) ([]runstore.Term, error) {
+	return retryMissing(func() ([]runstore.Term, error) {
+		r, err := s.readRun(ctx, id, column(familyOther, columnTerms), column(familyOther, columnEnded))
+		if err != nil {
+			return nil, err
+		}
+		if !r.exists() {
+			return nil, runstore.ErrNotFound
+		}
+		h := r.head.rules(id, r.beat)
+		h.Terms, h.Last.EndedAt = cell(r.cells, familyOther, columnTerms), endOf(h.Token, cell(r.cells, familyOther, columnEnded))
+		return h.ListTerms()
+	})
+}
+
 // public returns the run as callers see it, and the reference to the summary's value if that is in a pack.
 func (r *row) public(id runstore.RunID) (found runstore.Run, pack *packed, err error) {
 	found = r.head.rules(id, r.beat).Run

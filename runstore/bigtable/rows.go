@@ -58,6 +58,12 @@ const (
 	// head does not hold them, because every write replaces the head. A run that was leased once has no
 	// such cell.
 	columnFormer = "former"
+	// columnTerms and columnEnded are columns of familyOther, too. The first has the terms before that of
+	// the last grant (rules.TermList), the second the token of a grant and the time of its end, in
+	// microseconds, eight bytes each. Programs that do not know them leave them as they are, so the end
+	// counts only for the token that it names.
+	columnTerms = "terms"
+	columnEnded = "ended"
 )
 
 // row is what one read returned of a run's row.

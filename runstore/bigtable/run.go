@@ -2,8 +2,10 @@ package bigtable
 
 import (
 	"context"
+	"encoding/binary"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
@@ -24,6 +26,8 @@ type cachedRun struct {
 	head    head
 	beat    int64
 	former  rules.FormerGrants                 // as last read for needs.epoch
+	terms   rules.TermList                     // likewise
+	ended   []byte                             // likewise: the cell of columnEnded
 	records map[runstore.RecordKey]*recordMeta // a nil value means that the record is absent
 	all     bool                               // records has all records of the row
 	results map[string]result                  // by name; nil if they were not read
@@ -115,7 +119,8 @@ func (rs *runCache) evict() {
 
 // forget drops what the handle remembers, so that the next operation reads the run.
 func (r *cachedRun) forget() {
-	r.known, r.stored, r.records, r.all, r.results, r.tail, r.former = false, nil, nil, false, nil, tail{}, nil
+	r.known, r.stored, r.records, r.all, r.results, r.tail = false, nil, nil, false, nil, tail{}
+	r.former, r.terms, r.ended = nil, nil, nil
 }
 
 // isAbsent reports whether there certainly is no record of a key, if the handle is up to date.
@@ -131,10 +136,20 @@ func (r *cachedRun) mayBeCold(key runstore.RecordKey) bool {
 
 // judgedHead returns the head with the former grants, in the form in which package rules judges requests for
 // the lease.
-func (r *cachedRun) judgedHead() rules.Head {
-	h := r.head.rules(r.id, r.beat)
-	h.Former = r.former
+func (r *cachedRun) judgedHead() rules.Head { return r.withGrants(r.head.rules(r.id, r.beat)) }
+
+// withGrants adds the former grants, their terms and the end of the last grant to a head.
+func (r *cachedRun) withGrants(h rules.Head) rules.Head {
+	h.Former, h.Terms, h.Last.EndedAt = r.former, r.terms, endOf(h.Token, r.ended)
 	return h
+}
+
+// endOf returns the time from a cell of columnEnded, zero if that names another token.
+func endOf(token runstore.Token, cell []byte) time.Time {
+	if len(cell) != 16 || int64(binary.BigEndian.Uint64(cell)) != int64(token) {
+		return time.Time{}
+	}
+	return runstore.FromMicros(int64(binary.BigEndian.Uint64(cell[8:])))
 }
 
 // exists reports whether the run exists and was not purged.

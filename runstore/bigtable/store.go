@@ -23,18 +23,20 @@ import (
 )
 
 // Store is an open handle on a store in Bigtable. It implements runstore.RunStore and the
-// capabilities EpochManager, Mover, RunNotifier, Describer and GarbageCollector.
+// capabilities EpochManager, TermReader, Mover, RunNotifier, Describer and GarbageCollector.
 type Store struct {
 	*adapter.Store
 	adapter.EpochManager
 	adapter.Mover
 	adapter.RunNotifier
+	adapter.TermReader
 	engine *engine
 }
 
 var _ interface {
 	runstore.RunStore
 	runstore.EpochManager
+	runstore.TermReader
 	runstore.Mover
 	runstore.RunNotifier
 	runstore.Describer
@@ -143,6 +145,7 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 	})}
 	handle.EpochManager = adapter.NewEpochManager(handle.Store, s)
 	handle.Mover = adapter.NewMover(handle.Store, s)
+	handle.TermReader = adapter.NewTermReader(handle.Store, s)
 	handle.RunNotifier = adapter.NewRunNotifier(handle.Store, nil)
 	if err := s.begin(ctx); err != nil {
 		_ = handle.Close()

@@ -112,6 +112,11 @@ func TestStoreOfTheVersionBefore(t *testing.T) {
 		if granted, err := s.AcquireLease(t.Context(), req); err != nil || granted.Former != want {
 			t.Errorf("run %q: acquired after a grant that was %v, %v, want %v", id, granted.Former, err, want)
 		}
+		// The version before kept whose a grant was that had ended, but not when.
+		terms, err := s.ReadTerms(t.Context(), id)
+		if err != nil || len(terms) != 2 || terms[0].Owner != "last" || terms[0].End != want || !terms[0].EndedAt.IsZero() || terms[1].Owner != "next" {
+			t.Errorf("run %q: the terms are %+v, %v", id, terms, err)
+		}
 	}
 	runs, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime, Limit: 10})
 	if err != nil || len(runs) != 3 {

@@ -151,10 +151,10 @@ func (s *Store) apply(r *run, w runstore.Writes, f runstore.Fence, now time.Time
 		if f.IsZero() || history != nil {
 			state = rules.Revoked
 		}
-		r.Head = r.Ended(state)
+		r.Head = r.EndedAt(state, now)
 	}
 	if w.Purge {
-		s.purge(r)
+		s.purge(r, now)
 	}
 	return done
 }
@@ -198,15 +198,15 @@ func (s *Store) restore(r *run, w runstore.RecordWrite, was runstore.Record) run
 	return was.Version
 }
 
-// purge removes everything but the token and the floor that keeps versions growing.
-func (s *Store) purge(r *run) {
+// purge removes everything but the token, the terms and the floor that keeps versions growing.
+func (s *Store) purge(r *run, now time.Time) {
 	for _, rec := range r.records {
 		r.floor = max(r.floor, rec.Version)
 		s.removeEntries(r.ID, rec)
 	}
 	r.purged = true
 	r.events, r.records, r.results = nil, nil, nil
-	r.Head = r.Ended(rules.Revoked)
+	r.Head = r.EndedAt(rules.Revoked, now)
 	s.feed = slices.DeleteFunc(s.feed, func(e runstore.FeedEvent) bool { return e.Run == r.ID })
 	s.order = slices.DeleteFunc(s.order, func(other *run) bool { return other == r })
 }

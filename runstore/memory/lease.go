@@ -140,7 +140,7 @@ func (c core) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (ru
 			return done, err
 		}
 		done = c.store.apply(r, req.Writes, f, now)
-		r.Head = r.Ended(rules.Released)
+		r.Head = r.EndedAt(rules.Released, now)
 		if !req.Writes.IsZero() {
 			r.remember(rules.ReleaseResult(f.Grant()), result{FirstResult: rules.FirstResult{Committed: done, Token: f.Token()}})
 		}
@@ -166,7 +166,7 @@ func (c core) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, er
 		s.epochs = append(s.epochs, runstore.EpochChange{Epoch: epoch, At: now, Reason: reason})
 		s.last = max(s.last, runstore.Position(epoch.Floor()))
 		for r := range maps.Values(s.runs) {
-			r.Head = r.Ended(rules.Revoked)
+			r.Head = r.EndedAt(rules.Revoked, now)
 		}
 		return epoch, nil
 	})

@@ -22,6 +22,17 @@ func (c core) GetRun(_ context.Context, id runstore.RunID) (runstore.Run, error)
 	return r.public(), nil
 }
 
+// ReadTerms implements runstore.TermReader.
+func (c core) ReadTerms(_ context.Context, id runstore.RunID) ([]runstore.Term, error) {
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	r, err := c.store.find(id)
+	if err != nil {
+		return nil, err
+	}
+	return r.ListTerms()
+}
+
 // ReadJournal implements adapter.Core.
 func (c core) ReadJournal(_ context.Context, id runstore.RunID, from runstore.Seq, limit int) (events []runstore.Event, err error) {
 	c.store.mu.Lock()

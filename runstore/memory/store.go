@@ -123,13 +123,14 @@ func (s *Store) find(id runstore.RunID) (*run, error) {
 }
 
 // Handle is one open handle on a [Store]. It implements runstore.RunStore and the capabilities
-// MultiCommitter, Notifier, RunNotifier, EpochManager, Mover, StrictCommitter and Describer.
+// MultiCommitter, Notifier, RunNotifier, EpochManager, TermReader, Mover, StrictCommitter and Describer.
 type Handle struct {
 	*adapter.Store
 	adapter.MultiCommitter
 	adapter.EpochManager
 	adapter.Notifier
 	adapter.RunNotifier
+	adapter.TermReader
 	adapter.Mover
 }
 
@@ -139,6 +140,7 @@ var _ interface {
 	runstore.Notifier
 	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.TermReader
 	runstore.Mover
 	runstore.StrictCommitter
 	runstore.Describer
@@ -152,6 +154,7 @@ func (s *Store) Open() *Handle {
 	h.EpochManager = adapter.NewEpochManager(h.Store, c)
 	h.Notifier = adapter.NewNotifier(h.Store, c)
 	h.RunNotifier = adapter.NewRunNotifier(h.Store, nil)
+	h.TermReader = adapter.NewTermReader(h.Store, c)
 	h.Mover = adapter.NewMover(h.Store, c)
 	return h
 }

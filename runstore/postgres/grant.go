@@ -20,7 +20,8 @@ import (
 //     is. A sub-select takes the lock before the statement reads the clock from which the new lease
 //     counts.
 //  3. The former grants are read in the snapshot, which is older than the lock. So the token of the
-//     locked row must equal the token of the snapshot: then no grant was made in between.
+//     locked row must equal the token of the snapshot: then no grant was made in between. Its expiry
+//     and its state must be equal, too: then the term of the former grant is that of the snapshot.
 //  4. The epoch is read in the snapshot too. A raise of the epoch locks the table, and the
 //     statement locks the table before it takes its snapshot, so no raise happens in between.
 //

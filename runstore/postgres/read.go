@@ -94,6 +94,33 @@ func (e *engine) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Ru
 	return run, err
 }
 
+// ReadTerms implements runstore.TermReader.
+func (e *engine) ReadTerms(ctx context.Context, id runstore.RunID) (terms []runstore.Term, err error) {
+	err = e.read(ctx, func(q *query) error {
+		var token pgtype.Int8
+		var granted, expires, ended pgtype.Timestamptz
+		var how pgtype.Int2
+		var owner, reactor, reason []byte
+		found := false
+		terms = nil
+		err := q.each(sqlTermsRead, []any{[]byte(id)}, []any{&token, &granted, &expires, &ended, &how, &owner, &reactor, &reason}, func() error {
+			if found = true; how.Valid {
+				terms = append(terms, runstore.Term{
+					Token: runstore.Token(token.Int64), Owner: runstore.Owner(owner), Reactor: runstore.Reactor(reactor),
+					GrantedAt: timeOf(granted), ExpiresAt: timeOf(expires), EndedAt: timeOf(ended),
+					End: runstore.GrantEnd(how.Int16), Reason: string(reason),
+				})
+			}
+			return nil
+		})
+		if err == nil && !found {
+			return runstore.ErrNotFound
+		}
+		return err
+	})
+	return terms, err
+}
+
 // limited writes the limit into a statement. The value of a parameter is unknown to a generic plan,
 // which would then be made for a tenth of the table.
 func limited(sql string, limit int) string {

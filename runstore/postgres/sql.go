@@ -61,6 +61,7 @@ var (
 	sqlSessionCheckHidden  = sqlFiles.Statement("session_check_hidden")
 	sqlSessionRead         = sqlFiles.Statement("session_read")
 	sqlStoreInsert         = sqlFiles.Statement("store_insert")
+	sqlTermsRead           = sqlFiles.Statement("terms_read")
 	sqlVersionRead         = sqlFiles.Statement("version_read")
 	sqlWrite               = sqlFiles.Statement("write")
 	sqlWriteDemand         = sqlFiles.Statement("write_demand")

@@ -20,7 +20,8 @@ import (
 const defaultSchema = "tapestore"
 
 // Store is an open handle on a store in PostgreSQL. It implements runstore.RunStore and the
-// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, Mover, StrictCommitter and Describer.
+// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, TermReader, Mover, StrictCommitter
+// and Describer.
 type Store struct {
 	*adapter.Store
 	adapter.MultiCommitter
@@ -28,6 +29,7 @@ type Store struct {
 	adapter.Mover
 	adapter.Notifier
 	adapter.RunNotifier
+	adapter.TermReader
 	engine *engine
 }
 
@@ -37,6 +39,7 @@ var _ interface {
 	runstore.Notifier
 	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.TermReader
 	runstore.Mover
 	runstore.StrictCommitter
 	runstore.Describer
@@ -76,6 +79,7 @@ func newStore(e *engine) *Store {
 	s := &Store{Store: adapter.New(e, adapter.Options{Waiters: e.notifier.waiters}), engine: e}
 	s.MultiCommitter = adapter.NewMultiCommitter(s.Store, e)
 	s.EpochManager = adapter.NewEpochManager(s.Store, e)
+	s.TermReader = adapter.NewTermReader(s.Store, e)
 	s.Mover = adapter.NewMover(s.Store, e)
 	s.Notifier = adapter.NewNotifier(s.Store, e)
 	s.RunNotifier = adapter.NewRunNotifier(s.Store, e)

@@ -98,7 +98,7 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 		if token == 0 || history != nil {
 			state = rules.Revoked
 		}
-		e.head.grant(e.head.rules().Ended(state))
+		e.head.grant(e.head.rules().EndedAt(state, e.now))
 	}
 	if w.Purge {
 		e.purge()

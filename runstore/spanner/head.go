@@ -44,8 +44,10 @@ type head struct {
 	OtherWrites  int64
 	Seen         time.Time
 	Purging      []byte
-	// FormerGrants is read only for a grant.
+	// The following are read only for a grant and for ReadTerms.
 	FormerGrants []byte
+	Terms        []byte
+	GrantEnded   spanner.NullTime
 }
 
 // rules returns the head in the form that package rules judges.
@@ -56,7 +58,7 @@ func (h *head) rules() rules.Head {
 			CreatedAt: timeOf(h.Created), RunnableAt: timeOf(h.Runnable), LastSeq: runstore.Seq(h.LastSeq),
 			Token: runstore.Token(h.Token), ExpiresAt: timeOf(h.Expires),
 		},
-		Grant: runstore.GrantID(h.GrantID), State: rules.GrantState(h.GrantState), Former: h.FormerGrants,
+		Grant: runstore.GrantID(h.GrantID), State: rules.GrantState(h.GrantState), Former: h.FormerGrants, Terms: h.Terms,
 	}
 	if r.State == rules.Current {
 		r.Holder = runstore.Holder{
@@ -64,6 +66,11 @@ func (h *head) rules() rules.Head {
 			TTL: durationOf(h.TTL), GrantedAt: timeOf(h.Granted), RenewedAt: timeOf(h.Renewed),
 			MaxStall: durationOf(h.MaxStall), ProgressedAt: timeOf(h.Progressed), Former: runstore.GrantEnd(h.FormerEnd.Int64),
 			Preempted: runstore.Preempted{From: runstore.Owner(h.PreemptedFrom), Reason: string(h.PreemptReason)},
+		}
+	} else if r.State != rules.None {
+		r.Last = runstore.Term{Owner: runstore.Owner(h.Owner), Reactor: runstore.Reactor(h.Reactor), GrantedAt: timeOf(h.Granted)}
+		if ended := timeOf(h.GrantEnded); !ended.Before(r.Last.GrantedAt) {
+			r.Last.EndedAt = ended
 		}
 	}
 	return r
@@ -76,7 +83,7 @@ func (h *head) grant(r rules.Head) {
 		h.HeldUntil = nullTime(r.ExpiresAt)
 	}
 	h.Token, h.GrantState, h.GrantID, h.Expires = int64(r.Token), int64(r.State), stored(r.Grant), nullTime(r.ExpiresAt)
-	h.FormerGrants = r.Former
+	h.FormerGrants, h.Terms, h.GrantEnded = r.Former, r.Terms, nullTime(r.Last.EndedAt)
 	if r.State == rules.Current {
 		h.Owner, h.Reactor, h.Strict = stored(r.Holder.Owner), stored(r.Holder.Reactor), r.Holder.Strict
 		h.PreemptedFrom, h.PreemptReason = stored(r.Holder.Preempted.From), stored(r.Holder.Preempted.Reason)
@@ -96,6 +103,7 @@ func (h *head) columns() []column {
 		{"FormerEnd", h.FormerEnd}, {"Unlisted", h.Unlisted}, {"HeldUntil", h.HeldUntil},
 		{"VersionFloor", h.VersionFloor}, {"VersionTop", h.VersionTop}, {"CallerWrites", h.CallerWrites}, {"OtherWrites", h.OtherWrites},
 		{"Seen", h.Seen}, {"Purging", h.Purging}, {"FormerGrants", h.FormerGrants},
+		{"Terms", h.Terms}, {"GrantEnded", h.GrantEnded},
 	}
 }
 

@@ -239,7 +239,7 @@ func (s *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 				return nil, err
 			}
 			e.apply(req.Writes, f.Token(), f.Owner())
-			e.head.grant(e.head.rules().Ended(rules.Released))
+			e.head.grant(e.head.rules().EndedAt(rules.Released, e.now))
 			done = e.done
 			return e, nil
 		},

@@ -31,7 +31,7 @@ func (e *edit) purge() {
 	mark := make([]byte, 16)
 	_, _ = rand.Read(mark) // never fails
 	h := &e.head
-	h.grant(h.rules().Ended(rules.Revoked))
+	h.grant(h.rules().EndedAt(rules.Revoked, e.now))
 	h.Purging = mark
 	h.Created, h.Runnable = spanner.NullTime{}, spanner.NullTime{}
 	h.VersionFloor = max(h.VersionFloor, h.VersionTop)

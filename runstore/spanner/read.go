@@ -93,6 +93,23 @@ func (s *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, e
 	return f.run()
 }
 
+// ReadTerms implements runstore.TermReader.
+func (s *engine) ReadTerms(ctx context.Context, id runstore.RunID) ([]runstore.Term, error) {
+	var h head
+	found := false
+	err := s.each(ctx, "terms", s.statement(sqlTermsRead, id, nil), func() { h, found = head{}, false }, func(row *spanner.Row) (bool, error) {
+		found = true
+		return true, row.ToStructLenient(&h)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !found:
+		return nil, runstore.ErrNotFound
+	}
+	return h.rules().ListTerms()
+}
+
 // statement returns a statement whose parameters include the run's key.
 func (s *engine) statement(sql string, id runstore.RunID, params map[string]any) spanner.Statement {
 	k := keyOf(id)

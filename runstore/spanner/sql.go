@@ -31,4 +31,5 @@ var (
 	sqlSchemaEmptyFeed    = sqlFiles.Statement("schema_empty_feed")
 	sqlSchemaPolicies     = sqlFiles.Statement("schema_policies")
 	sqlSchemaTables       = sqlFiles.Statement("schema_tables")
+	sqlTermsRead          = sqlFiles.Statement("terms_read")
 )

@@ -24,14 +24,15 @@ import (
 )
 
 // Store is an open handle on a store in Spanner. It implements runstore.RunStore and the
-// capabilities MultiCommitter, EpochManager, Mover, RunNotifier, StaleReader and Describer. RunWakeups
-// reports only writes of this process.
+// capabilities MultiCommitter, EpochManager, TermReader, Mover, RunNotifier, StaleReader and Describer.
+// RunWakeups reports only writes of this process.
 type Store struct {
 	*adapter.Store
 	adapter.MultiCommitter
 	adapter.EpochManager
 	adapter.Mover
 	adapter.RunNotifier
+	adapter.TermReader
 	engine *engine
 }
 
@@ -39,6 +40,7 @@ var _ interface {
 	runstore.RunStore
 	runstore.MultiCommitter
 	runstore.EpochManager
+	runstore.TermReader
 	runstore.Mover
 	runstore.RunNotifier
 	runstore.StaleReader
@@ -89,6 +91,7 @@ func newStore(ctx context.Context, client *spanner.Client, opts *Options) (*Stor
 	s := &Store{Store: adapter.New(e, adapter.Options{Waiters: waiters}), engine: e}
 	s.MultiCommitter = adapter.NewMultiCommitter(s.Store, e)
 	s.EpochManager = adapter.NewEpochManager(s.Store, e)
+	s.TermReader = adapter.NewTermReader(s.Store, e)
 	s.Mover = adapter.NewMover(s.Store, e)
 	s.RunNotifier = adapter.NewRunNotifier(s.Store, nil)
 	return s, nil

@@ -193,7 +193,7 @@ func (tx *tx) apply(r *row, id runstore.RunID, w runstore.Writes, f runstore.Fen
 		if f.IsZero() || history != nil {
 			state = rules.Revoked
 		}
-		r.Head, tx.changed = r.Ended(state), true
+		r.Head, tx.changed = r.EndedAt(state, tx.now), true
 	}
 	if w.Purge {
 		return done, tx.purge(r)

@@ -122,22 +122,22 @@ func (tx *tx) repeatedGrant(r *row, spec runstore.LeaseSpec) (granted runstore.G
 	return granted, repeated, nil
 }
 
-// loadFormer reads the run's former grants, which a request that may make a grant needs.
+// loadFormer reads the run's former grants and their terms, which a request that may make a grant needs.
 func (tx *tx) loadFormer(r *row) error {
 	v, err := tx.c.one(tx.ctx, sqlGrantsRead, r.no)
 	if err == nil && v != nil {
-		r.Former = bytesOf(v[0])
+		r.Former, r.Terms = bytesOf(v[0]), bytesOf(v[1])
 	}
 	return err
 }
 
-// saveFormer stores the run's former grants after a grant. A run that is leased for the first time
+// saveFormer stores the run's former grants and their terms after a grant. A run that is leased for the first time
 // has none.
 func (tx *tx) saveFormer(r *row) error {
 	if len(r.Former) == 0 {
 		return nil
 	}
-	_, err := tx.c.exec(tx.ctx, sqlGrantsPut, r.no, []byte(r.Former))
+	_, err := tx.c.exec(tx.ctx, sqlGrantsPut, r.no, []byte(r.Former), []byte(r.Terms))
 	return err
 }
 

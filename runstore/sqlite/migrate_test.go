@@ -2,8 +2,10 @@ package sqlite_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -118,6 +120,38 @@ func TestGrantsOfVersion1(t *testing.T) {
 				t.Errorf("%q: a copy of the request of token 2 after token %v: got error %v, want ErrFenced", id, token, err)
 			}
 		}
+	}
+}
+
+// TestTermsOfVersion1 reads the terms of runs whose grants the first version made: that of a current
+// grant, and none of one that had ended, because that version did not keep whose it was.
+func TestTermsOfVersion1(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, version1(t), embedded.NewHost())
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "purged"}); err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	check := func(id runstore.RunID, want ...string) {
+		t.Helper()
+		terms, err := s.ReadTerms(t.Context(), id)
+		got := []string{}
+		for _, v := range terms {
+			got = append(got, fmt.Sprint(v.Token, " ", v.Owner, " ", v.End))
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("the terms of %q: got %q, %v, want %q", id, got, err, want)
+		}
+	}
+	check("held", "2 owner none")
+	check("released")
+	check("purged")
+	for id, before := range map[runstore.RunID][]string{"held": {"2 owner expired"}, "released": nil, "purged": nil} {
+		if _, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+			Run: id, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}, Preempt: "test",
+		}); err != nil {
+			t.Fatal(err)
+		}
+		check(id, append(before, "3 next none")...)
 	}
 }
 

@@ -48,7 +48,7 @@ const (
 var stopwatch localclock.Clock
 
 // purge removes everything of a run but its row, which keeps the token and the floor of later
-// versions, and the ids of its grants.
+// versions, the ids of its grants and their terms.
 func (tx *tx) purge(r *row) error {
 	for _, statement := range []string{sqlJournalSeal, sqlPurgeEnter} {
 		if _, err := tx.c.exec(tx.ctx, statement, r.no); err != nil {
@@ -65,7 +65,7 @@ func (tx *tx) purge(r *row) error {
 		return err
 	}
 	delete(tx.store.heads, r.ID)
-	r.Head = r.Ended(rules.Revoked)
+	r.Head = r.EndedAt(rules.Revoked, tx.now)
 	r.purged, r.LastSeq = true, 0
 	tx.changed = true
 	return tx.save(r)

@@ -49,6 +49,24 @@ func (e *engine) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Ru
 	return run, err
 }
 
+// ReadTerms implements runstore.TermReader.
+func (e *engine) ReadTerms(ctx context.Context, id runstore.RunID) (terms []runstore.Term, err error) {
+	err = e.read(ctx, func(c *conn) error {
+		v, err := c.one(ctx, sqlTermsRead, blob(id))
+		switch {
+		case err != nil:
+			return err
+		case v == nil:
+			return runstore.ErrNotFound
+		}
+		r := scanHead(v)
+		r.Terms = bytesOf(v[headWidth])
+		terms, err = r.ListTerms()
+		return err
+	})
+	return terms, err
+}
+
 // ReadRecords implements adapter.Core.
 func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
 	err = e.read(ctx, func(c *conn) error {

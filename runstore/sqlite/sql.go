@@ -92,5 +92,6 @@ var (
 	sqlStateRead           = sqlFiles.Statement("state_read")
 	sqlStoreInsert         = sqlFiles.Statement("store_insert")
 	sqlStoreOpen           = sqlFiles.Statement("store_open")
+	sqlTermsRead           = sqlFiles.Statement("terms_read")
 	sqlVersionRead         = sqlFiles.Statement("version_read")
 )

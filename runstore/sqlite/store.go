@@ -15,7 +15,8 @@ import (
 )
 
 // Store is an open handle on a SQLite database. It implements runstore.RunStore and the
-// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, Mover, StrictCommitter and Describer.
+// capabilities MultiCommitter, Notifier, RunNotifier, EpochManager, TermReader, Mover, StrictCommitter
+// and Describer.
 type Store struct {
 	*adapter.Store
 	adapter.MultiCommitter
@@ -23,6 +24,7 @@ type Store struct {
 	adapter.Mover
 	adapter.Notifier
 	adapter.RunNotifier
+	adapter.TermReader
 	engine *engine
 }
 
@@ -71,6 +73,7 @@ var _ interface {
 	runstore.Notifier
 	runstore.RunNotifier
 	runstore.EpochManager
+	runstore.TermReader
 	runstore.Mover
 	runstore.StrictCommitter
 	runstore.Describer
@@ -124,6 +127,7 @@ func newStore(e *engine) *Store {
 	s.EpochManager = adapter.NewEpochManager(s.Store, e)
 	s.Notifier = adapter.NewNotifier(s.Store, e)
 	s.RunNotifier = adapter.NewRunNotifier(s.Store, e)
+	s.TermReader = adapter.NewTermReader(s.Store, e)
 	s.Mover = adapter.NewMover(s.Store, e)
 	return s
 }

@@ -186,6 +186,11 @@ func scanHead(v []driver.Value) row {
 			MaxStall: micros(v[20]), ProgressedAt: runstore.FromMicros(v[21].(int64)),
 			Former: runstore.GrantEnd(v[22].(int64)),
 		}
+	} else if r.State != rules.None { // see schema/0007_terms.sql
+		r.Last = runstore.Term{
+			Owner: runstore.Owner(bytesOf(v[11])), Reactor: runstore.Reactor(bytesOf(v[12])),
+			GrantedAt: runstore.FromMicros(v[18].(int64)), EndedAt: runstore.FromMicros(v[19].(int64)),
+		}
 	}
 	return r
 }
@@ -224,6 +229,9 @@ func (tx *tx) save(r *row) error {
 		}
 	}
 	h := r.Holder
+	if r.State != rules.Current {
+		h = runstore.Holder{Owner: r.Last.Owner, Reactor: r.Last.Reactor, GrantedAt: r.Last.GrantedAt, RenewedAt: r.Last.EndedAt}
+	}
 	_, err := tx.c.exec(tx.ctx, sqlRunUpdate, flag(r.purged), int64(r.Status), r.CreatedAt.UnixMicro(), runnable, place, int64(r.LastSeq),
 		int64(r.floor), int64(r.Token), string(r.Grant), int64(r.State), blob(h.Owner), blob(h.Reactor), flag(h.Strict),
 		runstore.Micros(r.ExpiresAt), blob(h.Preempted.From), blob(h.Preempted.Reason),

@@ -244,7 +244,7 @@ func raise(ctx context.Context, tx *conn, reason string, changes int64, now time
 	for _, step := range []func() (int64, error){
 		func() (int64, error) { return tx.exec(ctx, sqlEpochRaise, int64(epoch), changes) },
 		func() (int64, error) { return tx.exec(ctx, sqlEpochInsert, int64(epoch), now.UnixMicro(), reason) },
-		func() (int64, error) { return tx.exec(ctx, sqlEpochEndGrants) },
+		func() (int64, error) { return tx.exec(ctx, sqlEpochEndGrants, now.UnixMicro()) },
 		func() (int64, error) { return tx.exec(ctx, sqlEpochMark, int64(epoch.Floor()), now.UnixMicro()) },
 	} {
 		if _, err := step(); err != nil {

@@ -116,6 +116,7 @@ var fillers = map[string]func(w *runstore.Writes){
 var interfaces = []reflect.Type{
 	reflect.TypeFor[runstore.RunStore](), reflect.TypeFor[runstore.MultiCommitter](), reflect.TypeFor[runstore.Notifier](),
 	reflect.TypeFor[runstore.RunNotifier](), reflect.TypeFor[runstore.GarbageCollector](), reflect.TypeFor[runstore.EpochManager](),
+	reflect.TypeFor[runstore.TermReader](),
 	reflect.TypeFor[runstore.Mover](), reflect.TypeFor[runstore.StaleReader](), reflect.TypeFor[runstore.StrictCommitter](), reflect.TypeFor[runstore.Describer](),
 }
 

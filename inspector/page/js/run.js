@@ -156,8 +156,8 @@ async function openRecord(button, ref, record, signal) {
 }
 
 function showTerms(place, ref, page, signal) {
-  const columns = ["Token", "Owner", "Events", "First write", "Last write", "Ended"];
-  const cells = (t) => [tokenText(t.token, t.token_text), t.owner ?? "–",
+  const columns = ["Token", "Owner", "Granted", "Events", "First write", "Last write", "Ended"];
+  const cells = (t) => [tokenText(t.token, t.token_text), t.reactor ? `${t.owner} (${t.reactor})` : t.owner ?? "–", stamp(t.granted) ?? "–",
     t.events ? `${count(t.events)} (#${t.first_seq}–${t.last_seq})` : "none", stamp(t.first_write) ?? "–", stamp(t.last_write) ?? "–", badge(t.end, t.level || (t.end === "current" ? "good" : "plain")) ?? "–"];
   const terms = page.terms;
   const rows = table("Terms, the newest first", columns, terms.map(cells));

@@ -24,6 +24,13 @@ type Head struct {
 	// Former are the grants before that one. An adapter reads them for a request that may make a
 	// grant, and stores them again after [Head.Granted].
 	Former FormerGrants
+	// Terms are the terms before that of the last grant. An adapter reads and stores them as it
+	// does Former.
+	Terms TermList
+	// Last has what Holder no longer says of the last grant once that has ended ([Head.EndedAt]):
+	// the owner, the reactor, the time of the grant and that of its end. It is zero while the grant
+	// is current, and has no owner where that is not known.
+	Last runstore.Term
 	// Epoch is the store's current epoch.
 	Epoch runstore.Epoch
 }
@@ -151,8 +158,8 @@ func (h Head) Release(f runstore.Fence, now time.Time) (replay bool, err error) 
 }
 
 // Granted returns the head after a grant at now, which [Head.Acquire] and [Head.Guards] have
-// allowed. The previous grant is added to the former ones. The reason to preempt is kept only if a
-// live lease was preempted.
+// allowed. The previous grant is added to the former ones, and its term to the list of terms. The
+// reason to preempt is kept only if a live lease was preempted.
 func (h Head) Granted(req runstore.AcquireRequest, now time.Time) Head {
 	spec := req.LeaseSpec
 	holder := runstore.Holder{
@@ -166,6 +173,13 @@ func (h Head) Granted(req runstore.AcquireRequest, now time.Time) Head {
 	if h.State != None {
 		h.Former = h.Former.With(h.Grant)
 	}
+	if last, ok := h.lastTerm(); ok {
+		if h.State == Current {
+			last.End, last.EndedAt, last.Reason = holder.Former, now, holder.Preempted.Reason
+		}
+		h.Terms = h.Terms.With(last)
+	}
+	h.Last = runstore.Term{}
 	h.Holder, h.Token, h.ExpiresAt = holder, holder.Token, holder.ExpiresAt
 	h.Grant, h.State = spec.Grant, Current
 	return h
@@ -231,6 +245,15 @@ func (h Head) RenewedBefore(req runstore.RenewRequest, first runstore.Committed)
 		return h.Lease(req.TTL)
 	}
 	return FormerLease(h.ID, runstore.LeaseSpec{Owner: f.Owner(), TTL: req.TTL, Grant: f.Grant()}, f.Token(), first)
+}
+
+// EndedAt is Ended for a store that keeps terms: Last describes the grant that has ended at now. If
+// the grant had ended before, nothing changes.
+func (h Head) EndedAt(state GrantState, now time.Time) Head {
+	if last, ok := h.lastTerm(); ok && h.State == Current {
+		h.Last = runstore.Term{Owner: last.Owner, Reactor: last.Reactor, GrantedAt: last.GrantedAt, EndedAt: now}
+	}
+	return h.Ended(state)
 }
 
 // Ended returns the head after the current grant was ended: Released by its holder, or Revoked.

@@ -3,13 +3,16 @@
 -- calls tapestore.write, in the same round trip; see grant.go. It returns the status of the write,
 -- the time, the head of the run, the epoch and the former grants.
 --
+-- The term of the former grant is that of the snapshot. It is that of the locked row too: a renewal
+-- changes the expiry, and an end the state.
+--
 -- $1 id of the run, $2 nonce, $3 grant id, $4 owner, $5 reactor, $6 TTL in microseconds, $7 strict,
 -- $8 longest time without progress in microseconds
 WITH seen AS MATERIALIZED (
 	SELECT runs.no, runs.status, runs.created, runs.runnable, runs.last_seq, runs.token, runs.expires, runs.grant_state,
 		runs.is_strict, runs.grant_id, runs.owner, runs.reactor, runs.preempted_from, runs.preempt_reason,
 		runs.ttl, runs.granted, runs.renewed, runs.max_stall, runs.progressed, runs.former_end, runs.unlisted,
-		formers.former, grant_state = 1 AND expires > clock_timestamp() AND grant_id <> $3::bytea AS held
+		formers.former, runs.ended, grant_state = 1 AND expires > clock_timestamp() AND grant_id <> $3::bytea AS held
 	FROM tapestore.runs LEFT JOIN tapestore.grants AS formers ON formers.run = runs.no
 	WHERE id = $1::bytea AND NOT purged
 ), r AS (
@@ -17,11 +20,12 @@ WITH seen AS MATERIALIZED (
 		token = greatest(token, (SELECT epoch << 40 FROM tapestore.store)) + 1,
 		recent = (ARRAY[$2::bigint, greatest(token, (SELECT epoch << 40 FROM tapestore.store)) + 1] || recent)[1:32],
 		former_end = CASE grant_state WHEN 0 THEN 0 WHEN 2 THEN 1 WHEN 3 THEN 5 ELSE 3 END,
-		grant_state = 1, grant_id = $3::bytea, owner = $4::bytea, reactor = $5::bytea, is_strict = $7::boolean, preempted_from = '', preempt_reason = '',
+		grant_state = 1, ended = NULL, grant_id = $3::bytea, owner = $4::bytea, reactor = $5::bytea, is_strict = $7::boolean, preempted_from = '', preempt_reason = '',
 		ttl = $6::bigint, max_stall = $8::bigint, (granted, renewed, progressed, expires, indexed_expires, place) = (
 			SELECT now, now, now, until, until, CASE WHEN runs.runnable IS NOT NULL THEN greatest(runs.runnable, until) END
 			FROM (SELECT now, now + $6::bigint * interval '1 microsecond' AS until FROM (SELECT clock_timestamp() AS now OFFSET 0) AS clock) AS lease)
 	WHERE no = (SELECT locked.no FROM seen JOIN tapestore.runs AS locked ON locked.no = seen.no AND locked.token = seen.token
+				AND locked.grant_state = seen.grant_state AND locked.expires IS NOT DISTINCT FROM seen.expires
 			WHERE NOT held AND tapestore.former($3::bytea) = ANY (seen.former) IS NOT true FOR NO KEY UPDATE OF locked)
 		AND (grant_state <> 1 OR expires <= clock_timestamp()) AND (grant_state = 0 OR grant_id <> $3::bytea) AND NOT purged
 		AND (void_nonces IS NULL OR $2::bigint <> ALL (void_nonces))
@@ -29,9 +33,13 @@ WITH seen AS MATERIALIZED (
 		runs.is_strict, runs.grant_id, runs.owner, runs.reactor, runs.preempted_from, runs.preempt_reason,
 		runs.ttl, runs.granted, runs.renewed, runs.max_stall, runs.progressed, runs.former_end, runs.unlisted
 ), g AS (
-	INSERT INTO tapestore.grants AS g (run, former)
-	SELECT no, ARRAY[tapestore.former(grant_id)] FROM seen WHERE grant_state <> 0 AND EXISTS (SELECT FROM r)
-	ON CONFLICT (run) DO UPDATE SET former = (excluded.former || g.former)[1:64] RETURNING g.former
+	INSERT INTO tapestore.grants AS g (run, former, terms)
+	SELECT seen.no, ARRAY[tapestore.former(seen.grant_id)], ARRAY[ROW(seen.token, seen.granted, seen.expires,
+			CASE WHEN seen.grant_state = 1 THEN r.granted WHEN seen.ended >= seen.granted THEN seen.ended END,
+			r.former_end, seen.owner, seen.reactor, '')::tapestore.term]
+	FROM seen CROSS JOIN r WHERE seen.grant_state <> 0
+	ON CONFLICT (run) DO UPDATE SET former = (excluded.former || g.former)[1:64], terms = tapestore.with_term(g.terms, excluded.terms[1])
+	RETURNING g.former
 )
 SELECT 1::smallint, runs.granted, runs.status, runs.created, runs.runnable, runs.last_seq, runs.token, runs.expires, runs.grant_state,
 	runs.is_strict, runs.grant_id, runs.owner, runs.reactor, runs.preempted_from, runs.preempt_reason,

@@ -9,14 +9,14 @@
 --
 -- $1 id of the run, $2 token, $3 grant id, $4 owner, $5 nonce
 WITH r AS (
-	UPDATE tapestore.runs SET grant_state = 2, place = runnable, batches = batches + 1
+	UPDATE tapestore.runs SET grant_state = 2, ended = clock_timestamp(), place = runnable, batches = batches + 1
 	WHERE id = $1::bytea
 		AND token = $2::bigint AND grant_id = $3::bytea AND owner = $4::bytea AND grant_state = 1 AND NOT purged
 		AND (NOT is_strict AND max_stall = 0 OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = $1::bytea FOR NO KEY UPDATE)
 			AND (NOT is_strict OR expires > clock_timestamp()))
 		AND (void_nonces IS NULL OR $5::bigint <> ALL (void_nonces))
 		AND (batches + 1) % 128 <> 0
-	RETURNING no, token, last_seq, batches, former_end, clock_timestamp() AS now
+	RETURNING no, token, last_seq, batches, former_end, ended AS now
 ), b AS (
 	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
 	SELECT no, batches - 1, 0, last_seq, now, $5::bigint, 'n'::bytea || int8send($5::bigint), '{}', token, former_end FROM r

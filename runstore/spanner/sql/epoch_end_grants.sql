@@ -4,4 +4,5 @@
 -- a grant reads the epoch in its own transaction.
 --
 -- @floor highest token of earlier epochs
-UPDATE Runs SET GrantState = 3 WHERE GrantState = 1 AND Token <= @floor
+UPDATE Runs SET GrantState = 3, GrantEnded = TIMESTAMP_TRUNC(CURRENT_TIMESTAMP(), MICROSECOND)
+WHERE GrantState = 1 AND Token <= @floor

@@ -3,7 +3,7 @@
 -- the 0 of each name, and of the column Number, by the number of the run.
 --
 -- Parts: records reads the records of @keys; result reads the stored result of an id; epoch reads
--- what a grant needs, the former grants and the epoch. A statement names only the tables that are
+-- what a grant needs, the former grants, their terms and the epoch. A statement names only the tables that are
 -- needed: each costs a seek and makes another query plan.
 --
 -- @hash_0 hash of the run's id, @run_0 id of the run, @keys_0 keys of records, @callers_0 whether
@@ -13,7 +13,7 @@ SELECT CURRENT_TIMESTAMP() AS Now,
 	ARRAY(SELECT AS STRUCT h.Run, h.Status, h.Created, h.Runnable, h.LastSeq, h.Token, h.GrantState, h.GrantId, h.Owner, h.Reactor,
 			h.Strict, h.Expires, h.PreemptedFrom, h.PreemptReason, h.TtlMicros, h.Granted, h.Renewed, h.MaxStallMicros, h.Progressed, h.FormerEnd,
 			h.Unlisted, h.HeldUntil, h.VersionFloor, h.VersionTop, h.CallerWrites, h.OtherWrites, h.Seen, h.Purging
-			, h.FormerGrants -- if epoch
+			, h.FormerGrants, h.Terms, h.GrantEnded -- if epoch
 		FROM Runs AS h
 		WHERE h.RunHash = @hash_0 AND h.Run = @run_0) AS Head,
 	-- if records

@@ -1,4 +1,4 @@
--- grants_read returns the former grants of a run.
+-- grants_read returns the former grants of a run and their terms.
 --
 -- ?1 number of the run
-SELECT former FROM grants WHERE run = ?
+SELECT former, terms FROM grants WHERE run = ?
