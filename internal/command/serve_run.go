@@ -58,6 +58,11 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := cfg.retention.open(ctx); err != nil {
+		measures.stop(ctx)
+		return fmt.Errorf("--retain-archive: %w", err)
+	}
+	defer func() { _ = cfg.retention.close() }()      // nothing is being written
 	overdue, cancel := afterEnd(ctx, cfg.drain/16*15) // the rest is for the process to exit
 	defer cancel()
 	ended := sync.OnceFunc(func() { measures.stop(overdue) })
@@ -79,6 +84,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
 	go measures.sample(sampling, store, shown.Scheme)
+	retentionEnded := cfg.retention.serve(sampling, store, shown.String(), measures)
 	started()
 	probes.SetServer(server)
 	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String(), "wait_for_lease", cfg.waitForLease,
@@ -86,6 +92,10 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	err = server.Serve(ctx, lis)
 	stopSampling()
 	stopUI(overdue)
+	select { // a pass ends between two runs
+	case <-retentionEnded:
+	case <-overdue.Done():
+	}
 	if err != nil { // the listener failed; no drain has begun
 		return errors.Join(err, store.Close())
 	}

@@ -57,6 +57,35 @@ func Open(ctx context.Context, address string) (*Bucket, error) {
 	return &Bucket{b, shown}, nil
 }
 
+// object is an object that is read, with the bucket that was opened for it.
+type object struct {
+	io.ReadCloser
+	bucket *Bucket
+}
+
+func (o object) Close() error { return errors.Join(o.ReadCloser.Close(), o.bucket.Close()) }
+
+// OpenObject opens one object for reading: the path of the URL is its name in the bucket.
+//
+// Errors: those of [Open]; fs.ErrNotExist.
+func OpenObject(ctx context.Context, address string) (io.ReadCloser, error) {
+	u, err := url.Parse(address)
+	if err != nil || strings.Trim(u.Path, "/") == "" {
+		return nil, fmt.Errorf("%s names no object: write SCHEME://BUCKET/PATH", Shown(address))
+	}
+	name := strings.TrimPrefix(u.Path, "/")
+	u.Path, u.RawPath = "", ""
+	b, err := Open(ctx, u.String())
+	if err != nil {
+		return nil, err
+	}
+	in, err := b.Open(ctx, name)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", Shown(address), err), b.Close())
+	}
+	return object{in, b}, nil
+}
+
 // schemes returns the schemes that there is a driver for.
 func schemes() []string { return blob.DefaultURLMux().BucketSchemes() }
 
