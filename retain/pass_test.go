@@ -525,3 +525,41 @@ func TestMarksAreSwept(t *testing.T) {
 		}
 	})
 }
+
+// beforeWrite calls before ahead of each object.
+type beforeWrite struct {
+	retain.Target
+	before func()
+}
+
+func (b beforeWrite) Write(ctx context.Context, name string, write func(io.Writer) error) error {
+	b.before()
+	return b.Target.Write(ctx, name, write)
+}
+
+// A run that changes between the decision and its archive leaves no object under the name of the state
+// that was decided on, and is kept. One that is purged meanwhile is gone.
+func TestStoreChangesWhileArchiving(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, func(t *testing.T, s runstore.RunStore, c *clock) {
+		for _, purged := range []bool{false, true} {
+			endedRun(t, s, "run")
+			c.advance(window + day)
+			o := options(t)
+			o.Archive = beforeWrite{o.Archive, func() {
+				commit(t, s, "run", func(w *runstore.Writes) {
+					if w.Purge = purged; !purged {
+						w.Append("late", nil)
+					}
+				})
+			}}
+			report := pass(t, s, o)
+			if report.Purged != 0 || len(files(t, o.Archive)) != 0 || report.Gone == 0 && report.Kept[retain.KeptChanged] == 0 || purged != (report.Gone == 1) {
+				t.Errorf("purged %v: %+v, objects %v", purged, report, files(t, o.Archive))
+			}
+			if !purged {
+				commit(t, s, "run", func(w *runstore.Writes) { w.Purge = true })
+			}
+		}
+	})
+}

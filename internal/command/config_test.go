@@ -66,7 +66,7 @@ func TestPrecedence(t *testing.T) {
 	needs := map[string]map[string]string{
 		"retain-journals": {"TAPE_RETAIN_ARCHIVE": "none"}, "retain-feed": {"TAPE_RETAIN_ARCHIVE": "none", "TAPE_RETAIN_JOURNALS": "90d"},
 		"retain-archive": {"TAPE_RETAIN_JOURNALS": "90d"},
-		"listen": {"TAPE_INSECURE": "true"}, "tls-cert": {"TAPE_TLS_KEY": "k"}, "tls-key": {"TAPE_TLS_CERT": "c"},
+		"listen":         {"TAPE_INSECURE": "true"}, "tls-cert": {"TAPE_TLS_KEY": "k"}, "tls-key": {"TAPE_TLS_CERT": "c"},
 		"tls-client-ca":  {"TAPE_TLS_CERT": "c", "TAPE_TLS_KEY": "k", "TAPE_PRINCIPALS": "p"},
 		"tls-client-crl": {"TAPE_TLS_CERT": "c", "TAPE_TLS_KEY": "k", "TAPE_PRINCIPALS": "p", "TAPE_TLS_CLIENT_CA": "ca"},
 		"oidc-issuer":    {"TAPE_OIDC_AUDIENCE": "a"}, "oidc-audience": {"TAPE_OIDC_ISSUER": "https://i"},

@@ -159,12 +159,16 @@ func traffic(t *testing.T, measures *serveTelemetry) {
 	}
 	await("the feed's lag", "tapestore_feed_lag_seconds_count")
 	ended := make(chan struct{})
+	retaining, stop := context.WithCancel(ctx)
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
 	go func() {
 		defer close(ended)
-		_ = retain.Daily(ctx, store, retain.DailyOptions{Retry: time.Nanosecond, MeterProvider: measures.meters, Logger: measures.log},
-			func(context.Context) (retain.Summary, error) { return retain.Summary{}, nil }) // it ends with ctx
+		_ = retain.Daily(retaining, store, retain.DailyOptions{Retry: time.Nanosecond, MeterProvider: measures.meters, Logger: measures.log},
+			func(context.Context) (retain.Summary, error) { return retain.Summary{}, nil }) // it ends with its context
 	}()
-	t.Cleanup(func() { <-ended })
 	await("a retention pass", `tapestore_retention_passes_total{result="ok"} 1`)
 	handoff(t, store, measures)
 }
