@@ -181,30 +181,35 @@ func TestCrashAfterTheArchive(t *testing.T) {
 	eachEngine(t, func(t *testing.T, s runstore.RunStore, c *clock) {
 		endedRun(t, s, "run")
 		endedRun(t, s, "run 2")
+		endedRun(t, s, "run 3")
 		c.advance(window + day)
 		o := options(t)
 		dir := o.Archive
 		crash := errors.New("crash")
 		o.Archive = afterWrite(dir, func(string) error { return crash })
-		if report, err := retain.Pass(t.Context(), s, o); !errors.Is(err, retain.ErrFailed) || !errors.Is(err, crash) || report.Failed != 2 || report.Purged != 0 {
+		if report, err := retain.Pass(t.Context(), s, o); !errors.Is(err, retain.ErrFailed) || !errors.Is(err, crash) || report.Failed != 3 || report.Purged != 0 {
 			t.Fatalf("%+v, %v", report, err)
 		}
 		names := files(t, dir)
-		if len(names) != 2 {
+		if len(names) != 3 {
 			t.Fatalf("objects %v", names)
 		}
 		first := filepath.Join(dir.String(), names[0])
 		whole := must(os.ReadFile(first))(t)
 		must(0, os.WriteFile(filepath.Join(dir.String(), names[1]), []byte("{damaged"), 0o600))(t)
+		must(0, os.WriteFile(filepath.Join(dir.String(), names[2]), whole, 0o600))(t) // of another run
 		o.Archive = dir
-		if report := pass(t, s, o); report.Purged != 2 || report.Reused != 1 || report.Archived != 1 {
+		if report := pass(t, s, o); report.Purged != 3 || report.Reused != 1 || report.Archived != 2 {
 			t.Errorf("the repeat: %+v", report)
 		}
-		if string(must(os.ReadFile(first))(t)) != string(whole) || len(files(t, dir)) != 2 {
+		if string(must(os.ReadFile(first))(t)) != string(whole) || len(files(t, dir)) != 3 {
 			t.Error("the repeat has changed an object")
 		}
 		for _, name := range names {
-			must(archive.Check(t.Context(), must(archive.Open(filepath.Join(dir.String(), name)))(t)))(t)
+			state := must(archive.ReadState(t.Context(), must(archive.Open(filepath.Join(dir.String(), name)))(t)))(t)
+			if retain.ObjectName(state) != name {
+				t.Errorf("%s has the archive of %s", name, retain.ObjectName(state))
+			}
 		}
 	})
 }

@@ -166,7 +166,7 @@ func (o *retainOutput) decided(d retain.Decision) {
 		err = o.lines.Encode(map[string]any{"run": v})
 	case d.Err != nil:
 		o.progress.end()
-		_, err = fmt.Fprintln(o.errs, plain(oneLine(d.Err)))
+		_, err = fmt.Fprintln(o.errs, oneLine(d.Err)) // it has ids in quotes
 	case o.each:
 		o.progress.end()
 		verb, where := "purged", ""

@@ -65,14 +65,17 @@ func TestRetainOnEveryEngine(t *testing.T) {
 			if err := r.open(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			var done retained
-			for done.runs.Purged == 0 { // until the lease of 1 ms is older than the window
-				if done, err = r.pass(t.Context(), store); err != nil {
+			var purged, archived, events int64
+			for queued := int64(0); purged+queued < 2; { // until the leases of 1 ms are older than the window
+				done, err := r.pass(t.Context(), store)
+				if err != nil {
 					t.Fatal(err)
 				}
+				purged, archived, events = purged+done.runs.Purged, archived+done.runs.Archived, events+done.runs.Events
+				queued = done.runs.Kept[retain.KeptQueued]
 			}
-			if done.runs.Purged != 1 || done.runs.Archived != 1 || done.runs.Kept[retain.KeptQueued] != 1 || done.runs.Events != int64(before.LastSeq) {
-				t.Errorf("%+v", done)
+			if purged != 1 || archived != 1 || events != int64(before.LastSeq) {
+				t.Errorf("%d runs were purged with %d events, %d were archived", purged, events, archived)
 			}
 			if _, err := store.GetRun(t.Context(), settled); !errors.Is(err, runstore.ErrNotFound) {
 				t.Errorf("the purged run: %v", err)
@@ -192,7 +195,7 @@ func TestServeRetainSettings(t *testing.T) {
 		}
 	}
 	// Settings may come from different places.
-	cfg, s := resolved(t, "serve:\n  retain_archive: 'gs://bucket?key=hidden'\n", map[string]string{"TAPE_RETAIN_JOURNALS": "90d"}, "--retain-pace=0")
+	cfg, s := resolved(t, configFile(t, "serve:\n  retain_archive: 'gs://bucket?key=hidden'\n"), map[string]string{"TAPE_RETAIN_JOURNALS": "90d"}, "--retain-pace=0")
 	if len(s.faults) > 0 || cfg.retention.journals != 90*24*time.Hour || cfg.retention.archive != "gs://bucket?key=hidden" || cfg.retention.pace != 0 {
 		t.Errorf("%v, %+v", s.faults, cfg.retention)
 	}

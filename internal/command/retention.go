@@ -54,6 +54,9 @@ type settingFault struct {
 
 // of returns the fault as an error of the flag with a prefix.
 func (f settingFault) of(prefix string) error {
+	if f.missing {
+		return fmt.Errorf("%sjournals needs %s%s: %s", prefix, prefix, f.name, f.problem)
+	}
 	return fmt.Errorf("%s%s %s", prefix, f.name, f.problem)
 }
 
