@@ -140,8 +140,9 @@ func (d *daily) once(ctx context.Context, held *lease.Held) error {
 	}
 	d.log.Info("retention: a pass begins", "run", CoordinatorRun)
 	sum, failed := d.pass(ctx)
-	d.in.count(ctx, sum, failed)
-	d.logEnd(sum, failed)
+	interrupted := ctx.Err() != nil && failed != nil // no failure: this replica stops, or has lost its term
+	d.in.count(ctx, sum, failed, interrupted)
+	d.logEnd(sum, failed, interrupted)
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	if now, err = d.store.Now(end); err != nil {
@@ -198,9 +199,12 @@ func (d *daily) write(ctx context.Context, held *lease.Held, h history, version 
 	return done.Versions[0], nil
 }
 
-func (d *daily) logEnd(sum Summary, failed error) {
+func (d *daily) logEnd(sum Summary, failed error, interrupted bool) {
 	level, text := slog.LevelInfo, "retention: the pass has ended"
-	if failed != nil {
+	switch {
+	case interrupted:
+		text = "retention: the pass was interrupted; a later one continues"
+	case failed != nil:
 		level, text = slog.LevelError, "retention: the pass failed"
 	}
 	d.log.Log(context.Background(), level, text, "run", CoordinatorRun, "purged", sum.Runs.Purged, "archived", sum.Runs.Archived,

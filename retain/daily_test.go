@@ -96,8 +96,8 @@ func TestDaily(t *testing.T) {
 		if n := r.during(time.Hour + time.Minute); n != 1 {
 			t.Fatalf("%d passes in the first hour", n)
 		}
-		if n := r.during(10 * day); n < 9 || n > 11 {
-			t.Errorf("%d passes in ten days", n)
+		if n := r.during(4 * day); n < 3 || n > 5 {
+			t.Errorf("%d passes in four days", n)
 		}
 		stopA()
 		if n := r.during(10 * time.Hour); n > 1 {
@@ -153,6 +153,9 @@ func TestDailyIsStopped(t *testing.T) {
 		stop = r.start("b")
 		if n := r.during(2 * time.Hour); n != 1 || r.by[1] != "b" {
 			t.Errorf("%d passes, by %v", n, r.by)
+		}
+		if n := r.measure(t, "tapestore.retention.passes", "failed"); n != 0 {
+			t.Errorf("%v passes failed; one was interrupted", n)
 		}
 		stop()
 	})

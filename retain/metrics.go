@@ -51,12 +51,16 @@ func (in *instruments) shows(h history) {
 }
 
 // count counts a pass. Series that stay 0 are shown too, so that the first failure is an increase.
-func (in *instruments) count(ctx context.Context, sum Summary, failed error) {
+// A pass that was interrupted is neither ok nor failed.
+func (in *instruments) count(ctx context.Context, sum Summary, failed error, interrupted bool) {
 	ctx = context.WithoutCancel(ctx)
 	result := func(name string) metric.AddOption { return metric.WithAttributes(attribute.String("result", name)) }
-	ok, bad := int64(1), int64(0)
-	if failed != nil {
-		ok, bad = 0, 1
+	var ok, bad int64
+	switch {
+	case failed == nil:
+		ok = 1
+	case !interrupted:
+		bad = 1
 	}
 	in.passes.Add(ctx, ok, result("ok"))
 	in.passes.Add(ctx, bad, result("failed"))

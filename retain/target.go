@@ -8,10 +8,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/tapestore/tapestore/archive"
+	"github.com/tapestore/tapestore/internal/dirsync"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -94,22 +94,10 @@ func (d Dir) Write(_ context.Context, name string, write func(io.Writer) error) 
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return errors.Join(syncDir(dir), syncDir(string(d)))
+	return errors.Join(dirsync.Sync(dir), dirsync.Sync(string(d)))
 }
 
 // Open implements [Target].
 func (d Dir) Open(_ context.Context, name string) (io.ReadCloser, error) {
 	return os.Open(filepath.Join(string(d), filepath.FromSlash(name)))
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" { // where a directory cannot be synced
-		return nil
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

@@ -45,6 +45,38 @@ func endedTapeRun(t *testing.T, s runstore.RunStore, name string, complete bool)
 	return begun.ID
 }
 
+// endedTask makes a reaction with a completed task.
+func endedTask(t *testing.T, s runstore.RunStore) {
+	t.Helper()
+	tp := tape.New(s, nil)
+	r, err := tp.RegisterReaction(t.Context(), tape.Reaction{ID: "r", Handler: tape.HandlerTask}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shard, err := tp.OpenShard(t.Context(), r, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: shard, LeaseSpec: runstore.LeaseSpec{Owner: "m", TTL: time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := tp.ShardCursor(t.Context(), shard)
+	if err == nil {
+		_, err = tp.Advance(t.Context(), granted.Fence(), r, at, []tape.Entry{{Run: "x", Position: 1, Subject: "/s", Payload: "{}"}}, 1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed, err := tp.ClaimTasks(t.Context(), tape.TaskClaim{Reaction: "r", Shard: -1, Owner: "w"})
+	if err != nil || len(claimed) != 1 {
+		t.Fatalf("claimed %d, %v", len(claimed), err)
+	}
+	if _, err := tp.CompleteTask(t.Context(), claimed[0].ID, "w"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // On every engine an ended run is archived, purged and restored into the same store without a new epoch,
 // and a run with an open effect is kept. The audit finds nothing.
 func TestRetainOnEveryEngine(t *testing.T) {
@@ -54,6 +86,7 @@ func TestRetainOnEveryEngine(t *testing.T) {
 			t.Parallel()
 			url := url(t)
 			store := openNew(t, url)
+			endedTask(t, store)
 			settled, open := endedTapeRun(t, store, "settled", true), endedTapeRun(t, store, "open", false)
 			before, err := store.GetRun(t.Context(), settled)
 			if err != nil {
@@ -61,18 +94,22 @@ func TestRetainOnEveryEngine(t *testing.T) {
 			}
 			dir := t.TempDir()
 			var object string
-			r := &retention{journals: time.Millisecond, archive: dir, decided: func(d retain.Decision) { object = d.Object }}
+			r := &retention{journals: time.Millisecond, tasks: time.Millisecond, archive: dir, decided: func(d retain.Decision) { object = d.Object }}
 			if err := r.open(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			var purged, archived, events int64
-			for queued := int64(0); purged+queued < 2; { // until the leases of 1 ms are older than the window
+			var purged, archived, events, tasks int64
+			for queued := int64(0); purged+queued+tasks < 3; { // until the leases of 1 ms are older than the window
 				done, err := r.pass(t.Context(), store)
 				if err != nil {
 					t.Fatal(err)
 				}
 				purged, archived, events = purged+done.runs.Purged, archived+done.runs.Archived, events+done.runs.Events
+				tasks += done.tasks.Done
 				queued = done.runs.Kept[retain.KeptQueued]
+			}
+			if left, err := tape.New(store, nil).ListTasks(t.Context(), "r", tape.TaskDone, 0); err != nil || tasks != 1 || len(left) != 0 {
+				t.Errorf("%d tasks were deleted, %d are left, %v", tasks, len(left), err)
 			}
 			if purged != 1 || archived != 1 || events != int64(before.LastSeq) {
 				t.Errorf("%d runs were purged with %d events, %d were archived", purged, events, archived)
@@ -214,21 +251,21 @@ func TestServeRetains(t *testing.T) {
 		store := memory.New(nil).Open()
 		defer func() { _ = store.Close() }()
 		run := endedTapeRun(t, store, "a", true)
-		r := &retention{journals: 90 * 24 * time.Hour, archive: dir, pace: 10}
+		r := &retention{journals: 48 * time.Hour, archive: dir, pace: 10}
 		if err := r.open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := r.serve(ctx, store, "memory:", &serveTelemetry{log: slog.New(slog.DiscardHandler)})
-		time.Sleep(89 * 24 * time.Hour)
+		time.Sleep(46 * time.Hour)
 		synctest.Wait()
 		if _, err := store.GetRun(t.Context(), run); err != nil {
-			t.Errorf("after 89 days: %v", err)
+			t.Errorf("after two days: %v", err)
 		}
-		time.Sleep(3 * 24 * time.Hour)
+		time.Sleep(30 * time.Hour)
 		synctest.Wait()
 		if _, err := store.GetRun(t.Context(), run); !errors.Is(err, runstore.ErrNotFound) {
-			t.Errorf("after 92 days: %v", err)
+			t.Errorf("after three days: %v", err)
 		}
 		cancel()
 		<-ended
