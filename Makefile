@@ -118,10 +118,23 @@ mutants: ## put bugs into the adapters, one at a time, and report those that no 
 	$(GO) run ./conformance/mutants $(MUTANTS)
 
 FUZZTIME ?= 1m
-.PHONY: fuzz
+# Prints each target: its package's directory and its name.
+fuzz_targets = grep -rn --include='*_test.go' '^func Fuzz' . | sed 's|^\./\(.*\)/[^/]*:[0-9]*:func \(Fuzz[A-Za-z]*\).*|\1 \2|'
+.PHONY: fuzz fuzz-corpus
 fuzz: ## each fuzz target for FUZZTIME (1m); an input that fails is kept in the package's testdata
-	@grep -rn --include='*_test.go' '^func Fuzz' . | sed 's|^\./\(.*\)/[^/]*:[0-9]*:func \(Fuzz[A-Za-z]*\).*|\1 \2|' | while read -r package target; do \
-		echo "$$package $$target"; $(GO) test ./$$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 5s </dev/null || exit 1; \
+	@$(fuzz_targets) | while read -r package target; do \
+		echo "$$package $$target"; $(GO) test ./$$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 200ms </dev/null || exit 1; \
+	done
+
+# The cache of the go command has the inputs that reached code which no input before them had reached.
+fuzz-corpus: ## keep inputs that make fuzz found in the packages' testdata: 40 of each target, of all sizes up to 4 KiB
+	@cache="$$($(GO) env GOCACHE)/fuzz/$$($(GO) list -m)"; $(fuzz_targets) | while read -r package target; do \
+		test -d "$$cache/$$package/$$target" || continue; \
+		to="$$package/testdata/fuzz/$$target"; mkdir -p "$$to"; \
+		find "$$cache/$$package/$$target" -type f -size -4097c -printf '%s %p\n' | sort -n \
+			| awk -v want="$$((40 - $$(ls "$$to" | wc -l)))" '{all[NR] = $$2} END {n = NR < want ? NR : want; for (i = 0; i < n; i++) print all[int((i + 0.5) * NR / n) + 1]}' \
+			| xargs -r cp -n -t "$$to"; \
+		echo "$$to: $$(ls "$$to" | wc -l)"; \
 	done
 
 .PHONY: bench

@@ -36,6 +36,8 @@ var (
 	ErrUnauthenticated = errors.New("not authenticated")
 	// ErrForbidden: the caller is known and may not read.
 	ErrForbidden = errors.New("not permitted")
+	// ErrTooMany: the caller makes too many requests.
+	ErrTooMany = errors.New("too many requests")
 )
 
 // loopbackHost reports whether host, without a port, names this machine for itself.
@@ -108,6 +110,9 @@ func (in *inspector) authorize(next http.Handler) http.Handler {
 			in.refuse(w, r, &apiError{Status: http.StatusUnauthorized, Kind: "unauthenticated", Message: "a token is needed"})
 		case errors.Is(err, ErrForbidden), err == nil && access.Permission < Read:
 			in.refuse(w, r, &apiError{Status: http.StatusForbidden, Kind: "forbidden", Message: "this token does not permit to read the store"})
+		case errors.Is(err, ErrTooMany):
+			w.Header().Set("Retry-After", "5")
+			in.refuse(w, r, &apiError{Status: http.StatusTooManyRequests, Kind: "busy", Message: "you make too many requests; repeat this one later"})
 		case err != nil:
 			in.opts.Logger.Error("inspector: a request could not be authorised", "error", err)
 			in.refuse(w, r, &apiError{Status: http.StatusServiceUnavailable, Kind: "authorisation", Message: "the token cannot be checked now; the log of the server says why"})

@@ -27,9 +27,10 @@ const (
 // Options configures a handler. A zero field takes its default; nil Options mean all defaults.
 type Options struct {
 	// Authorize decides what a request to the API may do. By default every request may read and none
-	// may break a lease, which suits a handler on a loopback address only. It must return soon, and
-	// must not read the request's body. Errors: [ErrUnauthenticated], [ErrForbidden]; any other error
-	// is logged and refuses the request.
+	// may break a lease, which suits a handler on a loopback address only. It must return soon, although
+	// it may wait for some seconds for the turn of a caller that makes many requests, and must not read the
+	// request's body. Errors: [ErrUnauthenticated], [ErrForbidden], [ErrTooMany]; any other error is logged
+	// and refuses the request.
 	Authorize func(*http.Request) (Access, error)
 	// AllowHost reports whether a host, without a port, is a name of this server. By default the names
 	// of the loopback interface are: localhost, 127.0.0.0/8 and ::1.

@@ -317,6 +317,7 @@ func TestAuthorize(t *testing.T) {
 		{Access{Permission: Break}, fmt.Errorf("the token has expired: %w", ErrUnauthenticated), 401, "a token is needed"},
 		{Access{}, ErrForbidden, 403, "does not permit"},
 		{Access{}, nil, 403, "does not permit"},
+		{Access{Permission: Break}, ErrTooMany, 429, `"kind":"busy"`},
 		{Access{Permission: Break}, errors.New("issuer https://secret.internal: no route"), 503, "cannot be checked now"},
 		{Access{Permission: Read}, nil, 200, `"break":false`},
 		{Access{Permission: Break, Operator: "ada"}, nil, 200, `"operator":"ada"`},

@@ -26,7 +26,7 @@ const (
 // serveKeys are the keys of the section serve.
 var serveKeys = map[string]kind{
 	"listen": text, "healthz_listen": textOrEmpty, "metrics_listen": textOrEmpty, "ui_listen": textOrEmpty, "store": text, "fence": text, "takeover": text,
-	"max_message_bytes": whole, "max_bytes_in_flight": whole, "max_connections": whole, "max_streams": whole,
+	"max_message_bytes": whole, "max_bytes_in_flight": whole, "max_connections": whole, "max_connections_per_address": wholeOrNone, "max_streams": whole,
 	"drain_s": seconds, "matcher": yesNo, "log_level": text, "log_format": text,
 	"insecure": yesNo, "tls_cert": textOrEmpty, "tls_key": textOrEmpty, "tls_min_version": text,
 	"tls_client_ca": textOrEmpty, "tls_client_crl": textOrEmpty, "principals": textOrEmpty,
@@ -74,7 +74,7 @@ func (k kind) problem(n *yaml.Node) string {
 		}
 	case wholeOrNone:
 		if !number || n.Value != "0" && !wholeForm.MatchString(n.Value) {
-			return fmt.Sprintf("is %s; it is a whole number, 0 for no limit", form(n))
+			return fmt.Sprintf("is %s; it is a whole number, or 0", form(n))
 		}
 	case whole:
 		if !number || !wholeForm.MatchString(n.Value) {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/tapestore/tapestore/internal/clientlimit"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/auth"
@@ -116,7 +117,7 @@ var (
 func (s *Server) authenticate(ctx context.Context) (client string, _ context.Context, err error) {
 	method, _ := grpc.Method(ctx)
 	address := clientAddress(ctx)
-	client = network(address)
+	client = clientlimit.Network(address)
 	var p auth.Principal
 	if s.opts.Auth == nil || method == probe {
 		err = s.checkCertificate(ctx)

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/tapestore/tapestore/internal/clientlimit"
 )
 
 // errShuttingDown is the error of calls that arrive while the server drains. They were not applied.
@@ -76,7 +78,8 @@ func (s *Server) admitted(method string, handle grpc.MethodHandler) grpc.MethodH
 		}
 		m := answer.(proto.Message)
 		c.hold.shrink(size(m))
-		r := &reply{Message: m, hold: c.hold}
+		r := &reply{Message: m, call: c, hold: c.hold}
+		c.conn.sent(c)
 		c.hold = nil // the reply owns the hold until the client has taken it
 		return r, nil
 	}
@@ -84,13 +87,16 @@ func (s *Server) admitted(method string, handle grpc.MethodHandler) grpc.MethodH
 
 func size(m any) int64 { return int64(proto.Size(m.(proto.Message))) }
 
-// call is one RPC of a client, from its headers to the end of its handler.
+// call is one RPC of a client, from its headers until its handler has ended and the client has taken its
+// messages. For so long it counts as one of Streams: gRPC keeps its messages in memory.
 type call struct {
-	s    *Server
-	ctx  context.Context // the handler's context; ends with the stream, or when the drain cuts the call
-	conn *conn
-	hold *hold
-	late chan struct{} // receives an element when the client has left a page unread for too long
+	s      *Server
+	ctx    context.Context // the handler's context; ends with the stream, or when the drain cuts the call
+	conn   *conn
+	client *client
+	hold   *hold
+	unread unread
+	late   chan struct{} // receives an element when the client has left a page unread for too long
 	// resume is the position up to which a subscriber of the feed has received everything; -1 for
 	// any other call.
 	resume atomic.Int64
@@ -106,30 +112,57 @@ func (s *Server) begin(stream context.Context) (*call, error) {
 		s.streams.Add(-1)
 		return nil, limitError("Streams", s.opts.Limits.Streams, "too many calls at once")
 	}
-	client, ctx, err := s.authenticate(stream)
-	if err == nil {
-		err = s.rates.wait(ctx, client, s.drain)
-	} else {
-		s.rates.charge(client) // a wait would occupy a stream for a caller without rights
-	}
+	name, ctx, err := s.authenticate(stream)
 	if err != nil {
+		s.streams.Add(-1)
+		s.rates.Charge(name) // a wait would occupy a stream for a caller without rights
+		return nil, err
+	}
+	entered := s.clients.enter(name)
+	if entered == nil {
+		s.streams.Add(-1)
+		return nil, limitError("StreamsPerClient", clientlimit.Share(s.opts.Limits.Streams), "too many calls of this client at once")
+	}
+	if err := s.turn(ctx, name); err != nil {
+		entered.leave()
 		s.streams.Add(-1)
 		return nil, err
 	}
-	c := &call{s: s, conn: connOf(stream)}
+	c := &call{s: s, conn: connOf(stream), client: entered}
 	c.resume.Store(-1)
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.stop = context.AfterFunc(s.cut, func() { c.cancel(errCut) })
 	return c, nil
 }
 
+// turn waits until the client may begin a call, at most for QueueTimeout, and not after a drain has begun.
+func (s *Server) turn(ctx context.Context, client string) error {
+	switch err := s.rates.Wait(ctx, client, s.drain.Done()); err {
+	case nil:
+		return nil
+	case clientlimit.ErrRate:
+		return limitError("CallsPerSecond", s.opts.Limits.CallsPerSecond, "too many calls of this client")
+	case clientlimit.ErrStopped:
+		return errShuttingDown
+	default:
+		return status.FromContextError(err).Err()
+	}
+}
+
+// end ends the call's handler.
 func (c *call) end() {
 	c.stop()
 	c.cancel(nil)
-	c.s.streams.Add(-1)
 	if c.hold != nil {
 		c.hold.release()
 	}
+	c.conn.ended(c)
+}
+
+// leave ends the call: no message of it is in memory.
+func (c *call) leave() {
+	c.client.leave()
+	c.s.streams.Add(-1)
 }
 
 // acquire waits for the call's share of the bytes in flight.
@@ -144,7 +177,7 @@ func (c *call) wait(n int64, timeout time.Duration) (*hold, error) {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.s.drain, func() { cancel(errShuttingDown) })()
-	return c.s.inFlight.acquire(ctx, c.conn, n, timeout)
+	return c.s.inFlight.acquire(ctx, c.conn, c.client, n, timeout)
 }
 
 // receive reads the request, which must arrive in time and before a drain begins, because its call
@@ -272,16 +305,18 @@ func (st *admittedStream) SendMsg(m any) (err error) {
 		st.late = time.AfterFunc(st.call.s.opts.Limits.SendTimeout, func() { st.call.late <- struct{}{} })
 	}
 	n := size(m)
-	if n <= smallMessage {
-		return st.ServerStream.SendMsg(m)
-	}
-	var part *hold
-	if st.page != nil {
+	var part *hold // nil for a small message
+	switch {
+	case n <= smallMessage:
+	case st.page != nil:
 		part = st.page.split(n)
-	} else if part, err = st.call.wait(n, st.call.s.opts.Limits.SendTimeout); err != nil {
-		return err
+	default:
+		if part, err = st.call.wait(n, st.call.s.opts.Limits.SendTimeout); err != nil {
+			return err
+		}
 	}
-	return st.ServerStream.SendMsg(&reply{Message: m.(proto.Message), hold: part})
+	st.call.conn.sent(st.call)
+	return st.ServerStream.SendMsg(&reply{Message: m.(proto.Message), call: st.call, hold: part})
 }
 
 // resumePoint returns the variable in which a stream of the feed stores its resume position.

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/peer"
+
+	"github.com/tapestore/tapestore/internal/clientlimit"
 )
 
 // listener bounds the number of open connections and keeps track of them.
@@ -17,17 +19,19 @@ type listener struct {
 	net.Listener
 	limits Limits
 	log    *slog.Logger
+	bounds *clientlimit.Conns
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
 	draining bool
-	full     bool // connections are being refused; logged once
 	broken   bool // connections cannot be accepted; logged once
-	refused  int64
 }
 
-func newListener(lis net.Listener, limits Limits, log *slog.Logger) *listener {
-	return &listener{Listener: lis, limits: limits, log: log, conns: map[*conn]struct{}{}}
+// newListener returns a listener of connections within the limits; name is its name in the log.
+func newListener(lis net.Listener, name string, limits Limits, log *slog.Logger) *listener {
+	return &listener{Listener: lis, limits: limits, log: log, conns: map[*conn]struct{}{}, bounds: clientlimit.NewConns(clientlimit.ConnsOptions{
+		Total: limits.Connections, PerAddress: limits.ConnectionsPerAddress, Listener: name, Log: log,
+	})}
 }
 
 // Accept returns the next connection within the limit, and closes connections above it.
@@ -72,37 +76,23 @@ func (l *listener) add(raw net.Conn) *conn {
 	if l.draining {
 		return nil
 	}
-	if len(l.conns) >= l.limits.Connections {
-		l.refused++
-		if !l.full {
-			l.full = true
-			l.log.Warn("refusing connections", "limit", "Connections", "value", l.limits.Connections)
-		}
+	release := l.bounds.Admit(raw.RemoteAddr())
+	if release == nil {
 		return nil
 	}
 	c := &conn{
-		Conn: raw, listener: l, replies: map[*hold]struct{}{},
+		Conn: raw, listener: l, release: release, replies: map[*hold]struct{}{}, ending: map[*call]struct{}{},
 		bytes: semaphore.NewWeighted(l.limits.perConnection()),
 	}
 	l.conns[c] = struct{}{}
 	return c
 }
 
-// counts returns the number of open connections, and of those that were refused.
-func (l *listener) counts() (open, refused int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return int64(len(l.conns)), l.refused
-}
-
 func (l *listener) remove(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, c)
-	if l.full && len(l.conns) < l.limits.Connections*9/10 {
-		l.full = false
-		l.log.Info("accepting connections again", "open", len(l.conns))
-	}
+	c.release()
 }
 
 // closeSilent closes every connection without a call so far, now and from now on: gRPC would wait
@@ -129,13 +119,21 @@ func (l *listener) close(which func(*conn) bool) {
 type conn struct {
 	net.Conn
 	listener *listener
+	release  func() // ends the connection's count
 	bytes    *semaphore.Weighted
 
 	mu      sync.Mutex
 	called  bool
 	closed  bool
 	replies map[*hold]struct{} // the holds of replies that the client has not taken
+	ending  map[*call]struct{} // the calls whose handlers have ended before the client had taken their messages
 	grants  grants
+}
+
+// unread is the state of a call's messages; guarded by conn.mu.
+type unread struct {
+	messages int         // that the client has not taken
+	late     *time.Timer // while the call is in conn.ending
 }
 
 // connAddr is a peer address that carries its connection, so that a call can find it.
@@ -169,18 +167,49 @@ func (c *conn) used() bool {
 	return c.called
 }
 
-// Close closes the connection and releases the holds of its unread replies.
+// Write writes to the client. If the client does not take what is written within SendTimeout, at most a
+// buffer of 32 KiB, the connection is closed.
+func (c *conn) Write(data []byte) (int, error) {
+	_ = c.SetWriteDeadline(time.Now().Add(c.listener.limits.SendTimeout)) // fails on a closed connection, as Write does
+	n, err := c.Conn.Write(data)
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+		c.late()
+	}
+	return n, err
+}
+
+// late closes the connection of a client that left something unread for SendTimeout.
+func (c *conn) late() {
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return
+	}
+	c.listener.log.Warn("closing the connection of a client that does not read",
+		"peer", c.Conn.RemoteAddr().String(), "limit", "SendTimeout", "value", c.listener.limits.SendTimeout)
+	_ = c.Close()
+}
+
+// Close closes the connection. It releases the holds of its unread replies, and ends the calls that
+// wait for the client to take them.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	c.closed = true
-	replies := c.replies
-	c.replies = nil
+	replies, ending := c.replies, c.ending
+	c.replies, c.ending = nil, nil
 	for h := range replies {
 		h.late.Stop()
+	}
+	for x := range ending {
+		x.unread.late.Stop()
 	}
 	c.mu.Unlock()
 	for h := range replies {
 		h.release()
+	}
+	for x := range ending {
+		x.leave()
 	}
 	c.grants.close()
 	c.listener.remove(c)
@@ -197,11 +226,7 @@ func (c *conn) await(h *hold, timeout time.Duration) {
 		return
 	}
 	c.replies[h] = struct{}{}
-	h.late = time.AfterFunc(timeout, func() {
-		c.listener.log.Warn("closing the connection of a client that does not read",
-			"peer", c.Conn.RemoteAddr().String(), "limit", "SendTimeout", "value", timeout)
-		_ = c.Close()
-	})
+	h.late = time.AfterFunc(timeout, c.late)
 }
 
 // taken releases a hold that await keeps.
@@ -214,4 +239,41 @@ func (c *conn) taken(h *hold) {
 		late.Stop()
 	}
 	h.release()
+}
+
+// sent counts a message of a call that is handed to the connection.
+func (c *conn) sent(x *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x.unread.messages++
+}
+
+// took counts a message that the client has taken, or whose stream was reset.
+func (c *conn) took(x *call) {
+	c.mu.Lock()
+	x.unread.messages--
+	_, waits := c.ending[x]
+	if waits = waits && x.unread.messages == 0; waits {
+		delete(c.ending, x)
+		x.unread.late.Stop()
+	}
+	c.mu.Unlock()
+	if waits {
+		x.leave()
+	}
+}
+
+// ended ends a call whose handler has ended, as soon as the client has taken its messages. If the client
+// does not take them within SendTimeout, the connection is closed.
+func (c *conn) ended(x *call) {
+	c.mu.Lock()
+	waits := x.unread.messages > 0 && !c.closed
+	if waits {
+		c.ending[x] = struct{}{}
+		x.unread.late = time.AfterFunc(c.listener.limits.SendTimeout, c.late)
+	}
+	c.mu.Unlock()
+	if !waits {
+		x.leave()
+	}
 }

@@ -14,8 +14,9 @@ import (
 )
 
 // bytesInFlight is the weighted semaphore that bounds the memory of messages: one for the server,
-// and one in each connection for its share. Waiters are served first come, first served. A call
-// acquires once and afterwards only releases, so calls cannot deadlock.
+// and one for the share of each client and of each connection. Waiters are served first come, first
+// served. A call acquires them in the order connection, client, server, and afterwards only releases, so
+// calls cannot deadlock, and those that wait for their client's share do not delay other clients.
 type bytesInFlight struct {
 	limits Limits
 	total  *semaphore.Weighted
@@ -29,23 +30,30 @@ func newBytesInFlight(limits Limits) *bytesInFlight {
 var errQueueTimeout = errors.New("queue timeout")
 
 // acquire waits for n bytes, at most for timeout.
-func (b *bytesInFlight) acquire(ctx context.Context, c *conn, n int64, timeout time.Duration) (*hold, error) {
+func (b *bytesInFlight) acquire(ctx context.Context, c *conn, cl *client, n int64, timeout time.Duration) (*hold, error) {
 	n = min(n, b.limits.perConnection())
-	h := &hold{all: b, conn: c}
+	h := &hold{all: b, conn: c, client: cl}
 	h.bytes.Store(n)
-	if c.bytes.TryAcquire(n) {
-		if b.total.TryAcquire(n) {
-			b.used.Add(n)
-			return h, nil
-		}
-		c.bytes.Release(n)
+	shares := [...]*semaphore.Weighted{c.bytes, cl.bytes, b.total}
+	got := 0
+	for got < len(shares) && shares[got].TryAcquire(n) {
+		got++
+	}
+	if got == len(shares) {
+		b.used.Add(n)
+		return h, nil
 	}
 	wait, cancel := context.WithTimeoutCause(ctx, timeout, errQueueTimeout)
 	defer cancel()
-	err := c.bytes.Acquire(wait, n)
-	if err == nil {
-		if err = b.total.Acquire(wait, n); err != nil {
-			c.bytes.Release(n)
+	var err error
+	for got < len(shares) && err == nil {
+		if err = shares[got].Acquire(wait, n); err == nil {
+			got++
+		}
+	}
+	if err != nil {
+		for _, share := range shares[:got] {
+			share.Release(n)
 		}
 	}
 	switch {
@@ -62,10 +70,11 @@ func (b *bytesInFlight) acquire(ctx context.Context, c *conn, n int64, timeout t
 
 // hold is a call's part of the bytes in flight.
 type hold struct {
-	all   *bytesInFlight
-	conn  *conn
-	bytes atomic.Int64
-	late  *time.Timer // guarded by conn.mu
+	all    *bytesInFlight
+	conn   *conn
+	client *client
+	bytes  atomic.Int64
+	late   *time.Timer // guarded by conn.mu
 }
 
 // shrink releases all but n bytes.
@@ -77,6 +86,7 @@ func (h *hold) shrink(n int64) {
 		}
 		if h.bytes.CompareAndSwap(has, n) {
 			h.conn.bytes.Release(has - n)
+			h.client.bytes.Release(has - n)
 			h.all.used.Add(n - has)
 			h.all.total.Release(has - n)
 			return
@@ -88,7 +98,7 @@ func (h *hold) release() { h.shrink(0) }
 
 // split moves at most n bytes of h into a new hold.
 func (h *hold) split(n int64) *hold {
-	part := &hold{all: h.all, conn: h.conn}
+	part := &hold{all: h.all, conn: h.conn, client: h.client}
 	has := h.bytes.Load()
 	n = min(n, has)
 	h.bytes.Store(has - n)
@@ -96,15 +106,21 @@ func (h *hold) split(n int64) *hold {
 	return part
 }
 
-// reply is a message with the hold that is released when the client has taken the message.
+// reply is a message of a call, with the hold that is released when the client has taken the message; nil
+// for a message that has none. The call has counted it (conn.sent).
 type reply struct {
 	proto.Message
+	call *call
 	hold *hold
 }
 
-// codec is gRPC's codec for protocol buffers. It releases the hold of a reply when the transport
-// frees the encoded bytes: they were written, or their stream was reset.
+// codec is gRPC's codec for protocol buffers. It releases the hold of a reply, and counts the reply as
+// taken, when the transport frees the encoded bytes: they were written, or their stream was reset.
 type codec struct{ encoding.CodecV2 }
+
+// pooledBytes is more than 1 KiB, the capacity up to which gRPC does not return a buffer to its pool, so
+// that codec would not see when a reply is taken.
+const pooledBytes = 1<<10 + 1
 
 func newCodec() codec { return codec{newTextCodec()} }
 
@@ -113,17 +129,34 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if !ok {
 		return c.CodecV2.Marshal(v)
 	}
-	data, err := proto.Marshal(r.Message)
-	if err != nil || len(data) <= smallMessage {
+	data, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 0, max(proto.Size(r.Message), pooledBytes)), r.Message)
+	if r.hold != nil && (err != nil || len(data) <= smallMessage) {
 		r.hold.release()
-		return mem.BufferSlice{mem.SliceBuffer(data)}, err
+		r.hold = nil
 	}
-	r.hold.conn.await(r.hold, r.hold.all.limits.SendTimeout)
-	return mem.BufferSlice{mem.NewBuffer(&data, taken{r.hold})}, nil
+	if err != nil {
+		r.call.conn.took(r.call)
+		return nil, err
+	}
+	if r.hold != nil {
+		r.hold.conn.await(r.hold, r.hold.all.limits.SendTimeout)
+	}
+	return mem.BufferSlice{mem.NewBuffer(&data, taken{r.call, r.hold})}, nil
 }
 
 // taken is the buffer pool to which the bytes of one reply return; it releases the reply's hold.
-type taken struct{ hold *hold }
+type taken struct {
+	call *call
+	hold *hold
+}
 
+// Get implements mem.BufferPool.
 func (t taken) Get(length int) *[]byte { b := make([]byte, length); return &b }
-func (t taken) Put(*[]byte)            { t.hold.conn.taken(t.hold) }
+
+// Put implements mem.BufferPool.
+func (t taken) Put(*[]byte) {
+	if t.hold != nil {
+		t.hold.conn.taken(t.hold)
+	}
+	t.call.conn.took(t.call)
+}

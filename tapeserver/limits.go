@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tapestore/tapestore/internal/clientlimit"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -25,23 +26,29 @@ type Limits struct {
 	// Connections is the number of open connections; 1,024 by default. Further connections are
 	// closed.
 	Connections int
+	// ConnectionsPerAddress is the number of open connections of one IP address or, of IPv6, of one /64;
+	// by default all but an eighth of Connections, so that one host leaves some for the others. Behind a
+	// proxy all clients have one address.
+	ConnectionsPerAddress int
 	// StreamsPerConnection is the number of open calls of one connection, idle subscriptions
 	// included; 1,024 by default. Clients are told the limit and wait; a client that ignores it has
 	// its stream reset.
 	StreamsPerConnection int
-	// Streams is the number of open calls of all connections together; 2,048 by default.
+	// Streams is the number of open calls of all connections together; 2,048 by default. A call counts
+	// until its client has taken the messages that it was sent. One client, on any number of connections,
+	// gets all but an eighth; the further limit is named StreamsPerClient.
 	Streams int
 	// BytesInFlight bounds the messages in memory; 128 MiB by default. A call counts with the
 	// largest possible request until its request has arrived, with the largest possible reply until
 	// its reply is known, and then with their actual sizes, until the client has taken the reply.
 	// So 32 calls that could return the largest record run at a time; a server with more memory can
-	// allow more. One connection gets at most three quarters. A message takes up to three times its
-	// size while it is encoded.
+	// allow more. One connection gets at most three quarters, and one client all but an eighth. A
+	// message takes up to three times its size while it is encoded.
 	BytesInFlight int64
 
 	// CallsPerSecond bounds the calls that one client begins per second, after a burst of twice as
 	// many; 0 is no bound. Clients are principals where the server authenticates, and otherwise, or
-	// before that, IP addresses. A call over the limit waits, for up to QueueTimeout.
+	// before that, IP addresses (of IPv6, their /64). A call over the limit waits, for up to QueueTimeout.
 	CallsPerSecond int
 
 	// HandshakeTimeout bounds the time from a connection's start to its first settings frame, with the
@@ -52,15 +59,16 @@ type Limits struct {
 	QueueTimeout time.Duration
 	// ReceiveTimeout bounds the time that a request takes to arrive; 10 seconds by default.
 	ReceiveTimeout time.Duration
-	// SendTimeout bounds the time for which a client may leave a reply of more than 4 KiB, or a
-	// page of a journal, unread; 30 seconds by default. After that a stream is ended, and the
-	// connection of any other call is closed.
+	// SendTimeout bounds the time for which a client may leave a reply, a page of a journal, or what is
+	// left of a stream that has ended, unread; 30 seconds by default. After that an open stream is ended,
+	// and otherwise the connection is closed. So is one whose client takes nothing at all.
 	SendTimeout time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
 	l.HeaderBytes = cmp.Or(l.HeaderBytes, 16<<10)
 	l.Connections = cmp.Or(l.Connections, 1024)
+	l.ConnectionsPerAddress = cmp.Or(l.ConnectionsPerAddress, clientlimit.Share(l.Connections))
 	l.StreamsPerConnection = cmp.Or(l.StreamsPerConnection, 1024)
 	l.Streams = cmp.Or(l.Streams, 2048)
 	l.BytesInFlight = cmp.Or(l.BytesInFlight, 128<<20)
@@ -83,7 +91,7 @@ const (
 	// connectionWindowBytes is the window of a whole connection. It does not bound memory, because
 	// gRPC returns it at once; 1 MiB allows 10 MB/s at a round trip of 100 ms.
 	connectionWindowBytes = 1 << 20
-	// smallMessage is the size up to which a reply no longer counts once it was handed to the
+	// smallMessage is the size up to which a reply no longer counts as bytes once it was handed to the
 	// connection: the number of streams bounds these replies.
 	smallMessage = 4 << 10
 	// stateReply is an upper bound of a reply with the state of a run; labels and scopes are the

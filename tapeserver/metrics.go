@@ -10,6 +10,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
+
+	"github.com/tapestore/tapestore/internal/clientlimit"
 )
 
 // scope is the name of the instrumentation scope of the server's own metrics.
@@ -61,7 +63,7 @@ func (s *Server) observe(lis *listener) (end func()) {
 	maxStreams := m.gauge("tapestore.server.streams.limit", "{call}", "The limit Streams.")
 	conns := m.gauge("tapestore.server.connections", "{connection}", "Open connections.")
 	maxConns := m.gauge("tapestore.server.connections.limit", "{connection}", "The limit Connections.")
-	refused := m.counter("tapestore.server.connections.refused", "{connection}", "Connections that were closed because of the limit Connections.")
+	refused := m.counter("tapestore.server.connections.refused", "{connection}", "Connections that were closed because of a limit: connections or connections_per_address.")
 	inFlight := m.gauge("tapestore.server.inflight", "By", "Requests and replies in memory, as far as the limit BytesInFlight counts them.")
 	maxInFlight := m.gauge("tapestore.server.inflight.limit", "By", "The limit BytesInFlight.")
 	draining := m.gauge("tapestore.server.draining", "", "1 while the server drains, otherwise 0.")
@@ -75,12 +77,13 @@ func (s *Server) observe(lis *listener) (end func()) {
 
 	limits := s.opts.Limits
 	return m.register(func(_ context.Context, o metric.Observer) error {
-		open, closed := lis.counts()
 		o.ObserveInt64(streams, s.streams.Load())
 		o.ObserveInt64(maxStreams, int64(limits.Streams))
-		o.ObserveInt64(conns, open)
+		o.ObserveInt64(conns, int64(lis.bounds.Open()))
 		o.ObserveInt64(maxConns, int64(limits.Connections))
-		o.ObserveInt64(refused, closed)
+		for _, limit := range []clientlimit.Limit{clientlimit.Connections, clientlimit.ConnectionsPerAddress} {
+			o.ObserveInt64(refused, lis.bounds.Refused(limit), metric.WithAttributes(attribute.String("limit", limit.Label())))
+		}
 		o.ObserveInt64(inFlight, s.inFlight.used.Load())
 		o.ObserveInt64(maxInFlight, limits.BytesInFlight)
 		if expiry != nil {

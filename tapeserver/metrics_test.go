@@ -125,17 +125,18 @@ func TestTheServerIsMeasured(t *testing.T) {
 
 	got := series(t, reader)
 	for name, want := range map[string]int64{
-		"tapestore.server.streams{}":                     1,
-		"tapestore.server.streams.limit{}":               7,
-		"tapestore.server.connections{}":                 1,
-		"tapestore.server.connections.limit{}":           1,
-		"tapestore.server.connections.refused{}":         1,
-		"tapestore.server.inflight.limit{}":              100 << 20,
-		"tapestore.server.draining{}":                    0,
-		"tapestore.server.unfenced.writes{}":             1,
-		"tapestore.server.matcher.shards{state=held}":    0,
-		"tapestore.server.matcher.shards{state=known}":   0,
-		"tapestore.server.matcher.shards{state=stalled}": 0,
+		"tapestore.server.streams{}":                                          1,
+		"tapestore.server.streams.limit{}":                                    7,
+		"tapestore.server.connections{}":                                      1,
+		"tapestore.server.connections.limit{}":                                1,
+		"tapestore.server.connections.refused{limit=connections}":             1,
+		"tapestore.server.connections.refused{limit=connections_per_address}": 0,
+		"tapestore.server.inflight.limit{}":                                   100 << 20,
+		"tapestore.server.draining{}":                                         0,
+		"tapestore.server.unfenced.writes{}":                                  1,
+		"tapestore.server.matcher.shards{state=held}":                         0,
+		"tapestore.server.matcher.shards{state=known}":                        0,
+		"tapestore.server.matcher.shards{state=stalled}":                      0,
 		"rpc.server.call.duration{rpc.method=tape.v1.Tape/BeginRun,rpc.response.status_code=OK,rpc.system.name=grpc}": 1,
 	} {
 		if v, ok := got[name]; !ok || v != want {

@@ -28,7 +28,7 @@ func (s *stuckStream) SendMsg(any) error {
 func TestAPageIsLateFromItsFirstMessageOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(memory.New(nil).Open(), &Options{NoMatcher: true, Limits: Limits{SendTimeout: time.Minute}})
-		c := &call{s: s, ctx: t.Context(), conn: &conn{bytes: semaphore.NewWeighted(1 << 30)}, late: make(chan struct{}, 1)}
+		c := &call{s: s, ctx: t.Context(), conn: &conn{bytes: semaphore.NewWeighted(1 << 30)}, client: s.clients.enter("client"), late: make(chan struct{}, 1)}
 		client := &stuckStream{gone: make(chan struct{})}
 		defer close(client.gone)
 		stream := &admittedStream{ServerStream: client, call: c}

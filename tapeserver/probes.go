@@ -9,10 +9,17 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/tapestore/tapestore/internal/clientlimit"
 )
 
-// maxProbes is the number of open connections of probes. They are closed after each reply.
-const maxProbes = 64
+const (
+	// maxProbes is the number of open connections of probes. They are closed after each reply.
+	maxProbes = 64
+	// maxProbesPerAddress is the number of those of one client, so that a client that keeps connections
+	// open does not keep an orchestrator's probes out.
+	maxProbesPerAddress = maxProbes / 2
+)
 
 // Probes serves an orchestrator's probes over HTTP: /healthz (and /) reports whether the process
 // lives, /readyz whether its store responds. There is no authentication, so their replies are fixed
@@ -79,7 +86,8 @@ func (p *Probes) Serve(ctx context.Context, lis net.Listener, log *slog.Logger) 
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(newListener(lis, Limits{Connections: maxProbes}.withDefaults(), log)); err != nil && ctx.Err() == nil {
+	limits := clientlimit.NewConns(clientlimit.ConnsOptions{Total: maxProbes, PerAddress: maxProbesPerAddress, Listener: "probes", Log: log})
+	if err := server.Serve(limits.Listen(lis)); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil

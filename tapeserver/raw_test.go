@@ -67,6 +67,12 @@ func dial(t *testing.T, address string) *raw {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return speak(t, c)
+}
+
+// speak reads the server's settings from a connection, which ends with the test.
+func speak(t *testing.T, c net.Conn) *raw {
+	t.Helper()
 	t.Cleanup(func() { _ = c.Close() })
 	r := &raw{Conn: c, Framer: http2.NewFramer(c, c), next: 1, settings: map[http2.SettingID]uint32{}, ended: map[uint32]error{}}
 	r.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -143,22 +149,31 @@ func (r *raw) await(t *testing.T, what string, ok func(http2.Frame) bool) {
 		if err != nil {
 			t.Fatalf("before %s: %v", what, err)
 		}
-		switch f := f.(type) {
-		case *http2.SettingsFrame:
-			if !f.IsAck() {
-				_ = r.WriteSettingsAck()
-			}
-		case *http2.MetaHeadersFrame:
-			if f.StreamEnded() {
-				r.ended[f.StreamID] = statusIn(f)
-			}
-		case *http2.RSTStreamFrame:
-			if r.ended[f.StreamID] == nil {
-				r.ended[f.StreamID] = http2.StreamError{StreamID: f.StreamID, Code: f.ErrCode}
-			}
-		}
+		r.note(f)
 		if ok(f) {
 			return
+		}
+	}
+}
+
+// note acknowledges settings and pings, and notes a call that ended.
+func (r *raw) note(f http2.Frame) {
+	switch f := f.(type) {
+	case *http2.SettingsFrame:
+		if !f.IsAck() {
+			_ = r.WriteSettingsAck()
+		}
+	case *http2.PingFrame:
+		if !f.IsAck() {
+			_ = r.WritePing(true, f.Data)
+		}
+	case *http2.MetaHeadersFrame:
+		if f.StreamEnded() {
+			r.ended[f.StreamID] = statusIn(f)
+		}
+	case *http2.RSTStreamFrame:
+		if r.ended[f.StreamID] == nil {
+			r.ended[f.StreamID] = http2.StreamError{StreamID: f.StreamID, Code: f.ErrCode}
 		}
 	}
 }
@@ -171,6 +186,24 @@ func (r *raw) status(t *testing.T, stream uint32) error {
 		r.await(t, "the end of a call", ended)
 	}
 	return r.ended[stream]
+}
+
+// message reads frames until a call has ended, and decodes the message that it was answered with.
+func (r *raw) message(t *testing.T, stream uint32, m proto.Message) {
+	t.Helper()
+	var data []byte
+	r.await(t, "the end of a call", func(f http2.Frame) bool {
+		if d, ok := f.(*http2.DataFrame); ok && d.StreamID == stream {
+			data = append(data, d.Data()...)
+		}
+		return r.ended[stream] != nil
+	})
+	if err := r.ended[stream]; err != errOK || len(data) < 5 {
+		t.Fatalf("a call ended with %v and %d bytes", err, len(data))
+	}
+	if err := proto.Unmarshal(data[5:], m); err != nil {
+		t.Fatal(err)
+	}
 }
 
 var errOK = errors.New("OK")

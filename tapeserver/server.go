@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/tapestore/tapestore/internal/clientlimit"
 	"github.com/tapestore/tapestore/matcher"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tail"
@@ -94,7 +95,8 @@ type Server struct {
 	matcherPages chan struct{}
 	inFlight     *bytesInFlight
 	streams      atomic.Int64
-	rates        *rates
+	clients      *clients
+	rates        *clientlimit.Rates
 	refused      *refusals
 	unfenced     atomic.Int64
 	// predicates caches the predicates of the feeds' subscribers.
@@ -131,7 +133,8 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	s.health = newHealth(s)
 	limits := s.opts.Limits
 	s.inFlight = newBytesInFlight(limits)
-	s.rates, s.refused = newRates(limits), newRefusals()
+	s.clients, s.refused = newClients(limits), newRefusals()
+	s.rates = clientlimit.NewRates(limits.CallsPerSecond, limits.QueueTimeout)
 	s.grpc = grpc.NewServer(append(s.measureCalls(),
 		s.opts.credentials(),
 		grpc.MaxRecvMsgSize(s.opts.MaxMessageBytes),
@@ -179,7 +182,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	defer cancel()
 	go s.health.poll(ctx)
 	matched := s.startMatcher(ctx)
-	accepted := newListener(lis, s.opts.Limits, s.opts.Logger)
+	accepted := newListener(lis, "grpc", s.opts.Limits, s.opts.Logger)
 	defer s.observe(accepted)()
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(accepted) }()

@@ -39,7 +39,7 @@ func ServeStarting(lis *net.TCPListener, opts Options) (stop func()) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(newListener(borrowed{lis}, limits, log)) // ends with stop, or when lis is closed
+		_ = server.Serve(newListener(borrowed{lis}, "grpc", limits, log)) // ends with stop, or when lis is closed
 	}()
 	return sync.OnceFunc(func() {
 		close(opened)

@@ -113,7 +113,7 @@ func (l *exhausted) Accept() (net.Conn, error) {
 func TestTheLogSaysWhenDescriptorsRunOut(t *testing.T) {
 	t.Parallel()
 	log, lines := logged()
-	l := newListener(&exhausted{fails: 2}, Limits{}.withDefaults(), log)
+	l := newListener(&exhausted{fails: 2}, "grpc", Limits{}.withDefaults(), log)
 	for range 2 {
 		if _, err := l.Accept(); err == nil {
 			t.Fatal("accepted a connection")
@@ -137,13 +137,13 @@ func TestHoldsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	limits := Limits{BytesInFlight: 100}.withDefaults()
 	log, _ := logged()
-	l := newListener(nil, limits, log)
+	l := newListener(nil, "grpc", limits, log)
 	raw, _ := net.Pipe()
 	c := l.add(raw)
-	all := newBytesInFlight(limits)
+	all, cl := newBytesInFlight(limits), newClients(limits).enter("client")
 	get := func(n int64) *hold {
 		t.Helper()
-		h, err := all.acquire(t.Context(), c, n, time.Nanosecond)
+		h, err := all.acquire(t.Context(), c, cl, n, time.Nanosecond)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestHoldsAreGivenBack(t *testing.T) {
 		all.total.Release(100)
 	}
 	h := get(70)
-	if _, err := all.acquire(t.Context(), c, 10, time.Nanosecond); err == nil {
+	if _, err := all.acquire(t.Context(), c, cl, 10, time.Nanosecond); err == nil {
 		t.Error("a connection has more than its share of 75")
 	}
 	h.shrink(30)
@@ -191,7 +191,7 @@ func TestTheLogDoesNotReportAClosedListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newListener(lis, Limits{}.withDefaults(), log)
+	l := newListener(lis, "grpc", Limits{}.withDefaults(), log)
 	_ = lis.Close()
 	if _, err := l.Accept(); err == nil {
 		t.Error("accepted a connection")

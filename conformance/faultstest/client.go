@@ -12,8 +12,9 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// retryPause, 2 ms, is the pause between two tries of a request.
-const retryPause = 2 * time.Millisecond
+// retryPause is the pause between two tries of a request. 20 ms: the cases of outages keep tens of clients
+// retrying for many seconds, and each try is a connection.
+const retryPause = 20 * time.Millisecond
 
 // Flaws selects the defects of the adapter or the server.
 type Flaws struct {

@@ -53,7 +53,8 @@ func TestPrecedence(t *testing.T) {
 		"store": {defaultStore, "a.db", "b.db", "c.db"}, "fence": {"presented", "required", "connection", "presented"},
 		"takeover": {"any", "expired", "any", "expired"}, "max-message-bytes": {"4194304", "1", "2", "3"},
 		"max-bytes-in-flight": {"134217728", "1", "2", "3"}, "max-connections": {"1024", "1", "2", "3"}, "max-streams": {"2048", "1", "2", "3"},
-		"drain": {"8s", "1.5", "2s", "3s"}, "matcher": {"true", "false", "true", "false"}, "log-level": {"info", "debug", "warn", "error"},
+		"max-connections-per-address": {"0", "1", "2", "3"},
+		"drain":                       {"8s", "1.5", "2s", "3s"}, "matcher": {"true", "false", "true", "false"}, "log-level": {"info", "debug", "warn", "error"},
 		"log-format": {"text", "json", "text", "json"}, "matcher-lease": {"10s", "1.5", "2s", "3s"},
 		"insecure": {"false", "true", "false", "true"}, "tls-cert": {"", "a", "b", "c"}, "tls-key": {"", "a", "b", "c"},
 		"tls-min-version": {"1.2", "'1.3'", "1.2", "1.3"}, "tls-client-ca": {"", "a", "b", "c"}, "tls-client-crl": {"", "a", "b", "c"},
@@ -198,7 +199,7 @@ tape.yaml:4: tape.reactors.matcher.heartbeat_s: a renewal that starts after 8s a
 tape.yaml:6: serve.store: is neither a store URL nor a path; write scheme:address, for example postgres://user@host/database, or ./FILE or sqlite:FILE for an SQLite file
 tape.yaml:7: serve.fence: is "maybe"; it is presented, required or connection
 tape.yaml:8: serve.takeover: is ***; it is any or expired
-tape.yaml:9: serve.colour: unknown key; the keys are drain_s, fence, healthz_listen, insecure, listen, log_format, log_level, matcher, max_bytes_in_flight, max_calls_per_second, max_connections, max_message_bytes, max_streams, metrics_listen, oidc_audience, oidc_issuer, oidc_roles_claim, oidc_tenants_claim, principals, retain_archive, retain_dead_tasks, retain_feed, retain_journals, retain_pace, retain_tasks, store, takeover, tls_cert, tls_client_ca, tls_client_crl, tls_key, tls_min_version, ui_listen
+tape.yaml:9: serve.colour: unknown key; the keys are drain_s, fence, healthz_listen, insecure, listen, log_format, log_level, matcher, max_bytes_in_flight, max_calls_per_second, max_connections, max_connections_per_address, max_message_bytes, max_streams, metrics_listen, oidc_audience, oidc_issuer, oidc_roles_claim, oidc_tenants_claim, principals, retain_archive, retain_dead_tasks, retain_feed, retain_journals, retain_pace, retain_tasks, store, takeover, tls_cert, tls_client_ca, tls_client_crl, tls_key, tls_min_version, ui_listen
 tape.yaml:10: serve.log_level: is "loud"; it is debug, info, warn or error
 TAPE_MAX_STREAMS is "many"; it is a whole number of at least 1
 TAPE_LOG_FORMAT is ***; it is text or json
@@ -252,6 +253,7 @@ serve.takeover                             any                        default
 serve.max_message_bytes                    4194304                    default
 serve.max_bytes_in_flight                  134217728                  default
 serve.max_connections                      1024                       default
+serve.max_connections_per_address          0                          default
 serve.max_streams                          2048                       default
 serve.drain_s                              1.5                        FILE:9
 serve.matcher                              true                       default

@@ -100,6 +100,7 @@ A server that cannot be reached is waited for: 30 seconds, or what retry_timeout
 	f.Int("max-message-bytes", 4<<20, "largest request [TAPE_MAX_MESSAGE_BYTES]")
 	f.Int64("max-bytes-in-flight", 128<<20, "requests and replies in memory; the process takes about three times as much at most [TAPE_MAX_BYTES_IN_FLIGHT]")
 	f.Int("max-connections", 1024, "open connections [TAPE_MAX_CONNECTIONS]")
+	f.Int("max-connections-per-address", 0, "open connections of one IP address or, of IPv6, one /64; 0 for seven eighths of --max-connections [TAPE_MAX_CONNECTIONS_PER_ADDRESS]")
 	f.Int("max-streams", 2048, "calls at once, idle subscriptions included [TAPE_MAX_STREAMS]")
 	f.Duration("drain", defaultDrain, "how long the process takes to end, at most [TAPE_DRAIN]")
 	f.Bool("matcher", true, "match reactions with the feed; one server on a store is enough, and of several each takes some of the shards [TAPE_MATCHER]")

@@ -360,10 +360,15 @@ func TestServeShowsMetrics(t *testing.T) {
 	if _, err := p.client(t).BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "a"}); err != nil {
 		t.Fatal(err)
 	}
+	const call = `rpc_server_call_duration_seconds_count{rpc_method="tape.v1.Tape/BeginRun",rpc_response_status_code="OK",rpc_system_name="grpc"} 1`
 	text := scrape(t, p.metrics)
+	for began := time.Now(); !strings.Contains(text, call); text = scrape(t, p.metrics) { // a call is recorded after its reply
+		if time.Since(began) > 5*time.Minute {
+			t.Fatalf("/metrics has no %s:\n%s", call, text)
+		}
+	}
 	for _, want := range []string{
 		`tapestore_store_operation_duration_seconds_count{engine="memory",operation="create_run",outcome="ok"} 1`,
-		`rpc_server_call_duration_seconds_count{rpc_method="tape.v1.Tape/BeginRun",rpc_response_status_code="OK",rpc_system_name="grpc"} 1`,
 		`tapestore_server_streams_limit 2048`,
 		`tapestore_store_waiting_runs{engine="memory"} 0`,
 	} {

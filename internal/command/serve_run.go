@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc/grpclog"
 
+	"github.com/tapestore/tapestore/internal/clientlimit"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tapeserver"
 )
@@ -51,9 +52,6 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	log.Debug("starting", "grpc", lis.Addr().String())
 	started := tapeserver.ServeStarting(lis.(*net.TCPListener), opts)
 	defer started()
-	probes := &tapeserver.Probes{}
-	stopProbes := serveProbes(probes, cfg.probes, log)
-	defer stopProbes()
 	measures, err := startTelemetry(ctx, cfg.metrics, log)
 	if err != nil {
 		return err
@@ -62,7 +60,10 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 		measures.stop(ctx)
 		return fmt.Errorf("--retain-archive: %w", err)
 	}
-	defer func() { _ = cfg.retention.close() }()      // nothing is being written
+	defer func() { _ = cfg.retention.close() }() // nothing is being written
+	probes := &tapeserver.Probes{}
+	stopProbes := serveProbes(probes, cfg.probes, measures.conns.probes, log)
+	defer stopProbes()
 	overdue, cancel := afterEnd(ctx, cfg.drain/16*15) // the rest is for the process to exit
 	defer cancel()
 	ended := sync.OnceFunc(func() { measures.stop(overdue) })
@@ -80,7 +81,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	shown, _ := runstore.ParseURL(cfg.store) // prints without secrets
 	store = measures.wrap(store, shown.Scheme)
 	server := tapeserver.New(store, measures.add(&opts))
-	stopUI := serveUI(ui, store, opts)
+	stopUI := serveUI(ui, measures.conns.inspector, store, opts)
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
 	go measures.sample(sampling, store, shown.Scheme)
@@ -189,7 +190,7 @@ func closeStore(overdue context.Context, store runstore.RunStore, log *slog.Logg
 
 // serveProbes serves probes in the background until stop is called. A failure to listen is not
 // fatal: several servers on one host share the default address.
-func serveProbes(probes *tapeserver.Probes, address string, log *slog.Logger) (stop func()) {
+func serveProbes(probes *tapeserver.Probes, address string, conns *clientlimit.Conns, log *slog.Logger) (stop func()) {
 	if address == "" {
 		return func() {}
 	}
@@ -201,7 +202,7 @@ func serveProbes(probes *tapeserver.Probes, address string, log *slog.Logger) (s
 	log.Info("probes", "http", lis.Addr().String())
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		if err := probes.Serve(ctx, lis, log); err != nil {
+		if err := probes.Serve(ctx, conns.Listen(lis), log); err != nil {
 			log.Warn("probes ended", "error", err)
 		}
 	}()

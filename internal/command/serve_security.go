@@ -69,7 +69,7 @@ func addSecurityFlags(f *pflag.FlagSet) {
 	f.String("oidc-audience", "", "audience that these tokens must have [TAPE_OIDC_AUDIENCE]")
 	f.String("oidc-roles-claim", "", "claim with the roles of tokens whose identity the principals do not name [TAPE_OIDC_ROLES_CLAIM]")
 	f.String("oidc-tenants-claim", "", "claim with their tenants; without it they may work on every run [TAPE_OIDC_TENANTS_CLAIM]")
-	f.Int("max-calls-per-second", 0, "calls that one client begins per second; 0 for no limit [TAPE_MAX_CALLS_PER_SECOND]")
+	f.Int("max-calls-per-second", 0, "calls that one client begins per second, and requests to the inspector's API; 0 for no limit [TAPE_MAX_CALLS_PER_SECOND]")
 }
 
 // security returns the settings that decide which callers are admitted.
@@ -96,14 +96,6 @@ func (s *settings) security() (c securityConfig) {
 		s.fit(c)
 	}
 	return c
-}
-
-// callsPerSecond returns the limit of one client's calls; 0 for none.
-func (s *settings) callsPerSecond() int {
-	if s.values["max-calls-per-second"].text == "0" {
-		return 0
-	}
-	return int(s.whole("max-calls-per-second"))
 }
 
 // fit refuses settings that do not fit together.

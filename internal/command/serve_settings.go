@@ -40,6 +40,7 @@ var serveSources = slices.Concat([]settingSource{
 	{"max-message-bytes", "TAPE_MAX_MESSAGE_BYTES", "serve.max_message_bytes"},
 	{"max-bytes-in-flight", "TAPE_MAX_BYTES_IN_FLIGHT", "serve.max_bytes_in_flight"},
 	{"max-connections", "TAPE_MAX_CONNECTIONS", "serve.max_connections"},
+	{"max-connections-per-address", "TAPE_MAX_CONNECTIONS_PER_ADDRESS", "serve.max_connections_per_address"},
 	{"max-streams", "TAPE_MAX_STREAMS", "serve.max_streams"},
 	{"drain", "TAPE_DRAIN", "serve.drain_s"},
 	{"matcher", "TAPE_MATCHER", "serve.matcher"},
@@ -126,7 +127,8 @@ func (s *settings) resolve() (cfg serveConfig) {
 	cfg.limits.BytesInFlight = s.whole("max-bytes-in-flight")
 	cfg.limits.Connections = int(s.whole("max-connections"))
 	cfg.limits.Streams = int(s.whole("max-streams"))
-	cfg.limits.CallsPerSecond = s.callsPerSecond()
+	cfg.limits.ConnectionsPerAddress = int(s.wholeOrNone("max-connections-per-address"))
+	cfg.limits.CallsPerSecond = int(s.wholeOrNone("max-calls-per-second"))
 
 	switch v := s.values["fence"]; v.text {
 	case tape.FencePresented.String():
@@ -271,6 +273,14 @@ func (s *settings) whole(flag string) int64 {
 		s.refuse(v, "is %d, which is too large for this machine", n)
 	}
 	return n
+}
+
+// wholeOrNone returns a setting that is a whole number, or 0.
+func (s *settings) wholeOrNone(flag string) int64 {
+	if s.values[flag].text == "0" {
+		return 0
+	}
+	return s.whole(flag)
 }
 
 // matcher returns the TTL and the heartbeat of the leases of shards; 0 for a heartbeat that is not

@@ -21,7 +21,6 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"golang.org/x/net/netutil"
 
 	"github.com/tapestore/tapestore/conformance/version"
 	"github.com/tapestore/tapestore/runstore"
@@ -30,8 +29,6 @@ import (
 )
 
 const (
-	// maxScrapes is the number of open connections of scrapers.
-	maxScrapes = 16
 	// scrapeTimeout bounds one scrape; Prometheus gives up after 10 s by default.
 	scrapeTimeout = 10 * time.Second
 	// sampleInterval is 10 s, less than the usual interval between two scrapes.
@@ -45,6 +42,7 @@ type serveTelemetry struct {
 	log     *slog.Logger
 	meters  *sdkmetric.MeterProvider // nil without --metrics-listen
 	tracers *sdktrace.TracerProvider // nil without an OTLP endpoint
+	conns   httpConns
 	scrapes *http.Server
 	address string // of /metrics
 }
@@ -52,7 +50,7 @@ type serveTelemetry struct {
 // startTelemetry serves /metrics on the address, unless it is empty, and exports spans to the OTLP
 // endpoint that the environment names, if any.
 func startTelemetry(ctx context.Context, address string, log *slog.Logger) (*serveTelemetry, error) {
-	t := &serveTelemetry{log: log}
+	t := &serveTelemetry{log: log, conns: newHTTPConns(log)}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("telemetry", "error", err) }))
 	if err := t.exportSpans(ctx); err != nil {
 		return nil, err
@@ -119,26 +117,34 @@ func (t *serveTelemetry) serveMetrics(address string) error {
 		return fmt.Errorf("--metrics-listen: %w", err)
 	}
 	t.meters = sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter))
+	if err := t.conns.measure(t.meters); err != nil {
+		return fmt.Errorf("--metrics-listen: %w", err)
+	}
 	lis, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("--metrics-listen: %w", err)
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout, ErrorLog: slog.NewLogLogger(t.log.Handler(), slog.LevelWarn),
-	}))
-	t.scrapes = &http.Server{
-		Handler: mux, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(t.log.Handler(), slog.LevelDebug),
-		ReadTimeout: 5 * time.Second, WriteTimeout: 2 * scrapeTimeout, IdleTimeout: 30 * time.Second,
-	}
+	t.scrapes = newScrapeServer(registry, t.log)
 	t.address = lis.Addr().String()
 	t.log.Info("metrics", "http", t.address, "path", "/metrics")
 	go func() {
-		if err := t.scrapes.Serve(netutil.LimitListener(lis, maxScrapes)); !errors.Is(err, http.ErrServerClosed) {
+		if err := t.scrapes.Serve(t.conns.metrics.Listen(lis)); !errors.Is(err, http.ErrServerClosed) {
 			t.log.Warn("metrics ended", "error", err)
 		}
 	}()
 	return nil
+}
+
+// newScrapeServer returns the server of /metrics.
+func newScrapeServer(metrics prometheus.Gatherer, log *slog.Logger) *http.Server {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}))
+	return &http.Server{
+		Handler: mux, MaxHeaderBytes: 8 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ReadTimeout: 5 * time.Second, WriteTimeout: 2 * scrapeTimeout, IdleTimeout: 30 * time.Second,
+	}
 }
 
 // stop ends /metrics and exports the last spans, within flushTimeout and before ctx ends.

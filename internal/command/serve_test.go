@@ -76,9 +76,9 @@ func TestServeSettings(t *testing.T) {
 		{name: "db in memory", env: env{"TAPE_DB": ":memory:"}, want: with(func(c *serveConfig) { c.store = "memory:" })},
 		{name: "store wins over db", args: "--db=x.db", env: env{"TAPE_STORE": "y.db"}, want: with(func(c *serveConfig) { c.store = "sqlite:y.db" })},
 		{name: "log", args: "--log-level=warn --log-format=json", want: with(func(c *serveConfig) { c.logLevel, c.logJSON = slog.LevelWarn, true })},
-		{name: "limits", args: "--max-streams=1 --max-connections=2 --max-bytes-in-flight=3", env: env{"TAPE_DRAIN": "1s"},
+		{name: "limits", args: "--max-streams=1 --max-connections=2 --max-connections-per-address=4 --max-bytes-in-flight=3", env: env{"TAPE_DRAIN": "1s"},
 			want: with(func(c *serveConfig) {
-				c.limits, c.drain = tapeserver.Limits{BytesInFlight: 3, Connections: 2, Streams: 1}, time.Second
+				c.limits, c.drain = tapeserver.Limits{BytesInFlight: 3, Connections: 2, ConnectionsPerAddress: 4, Streams: 1}, time.Second
 			})},
 		{name: "metrics", args: "--metrics-listen=a:1", env: env{"TAPE_METRICS_LISTEN": "b:2"}, want: with(func(c *serveConfig) { c.metrics = "a:1" })},
 		{name: "odd log", args: "--log-format=xml", err: "text or json"},

@@ -11,18 +11,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/time/rate"
 
 	"github.com/tapestore/tapestore/inspector"
+	"github.com/tapestore/tapestore/internal/clientlimit"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tapeserver"
 	"github.com/tapestore/tapestore/tapeserver/auth"
 )
-
-// maxBrowsers is the number of open connections to the page. A browser opens six at most with
-// HTTP/1.1, and one with HTTP/2.
-const maxBrowsers = 256
 
 // listenUI listens on the address of the inspector's page; nil if there is none.
 func listenUI(cfg serveConfig, log *slog.Logger) (net.Listener, error) {
@@ -41,7 +37,7 @@ func listenUI(cfg serveConfig, log *slog.Logger) (net.Listener, error) {
 
 // serveUI serves the page in the background until stop is called, which closes the listener and
 // waits, until its context ends, for the requests that read the store.
-func serveUI(lis net.Listener, store runstore.RunStore, opts tapeserver.Options) (stop func(context.Context)) {
+func serveUI(lis net.Listener, conns *clientlimit.Conns, store runstore.RunStore, opts tapeserver.Options) (stop func(context.Context)) {
 	if lis == nil {
 		return func(context.Context) {}
 	}
@@ -53,7 +49,7 @@ func serveUI(lis net.Listener, store runstore.RunStore, opts tapeserver.Options)
 		scheme, server.TLSConfig = "https", browserTLS(opts)
 	}
 	opts.Logger.Info("inspector", scheme, lis.Addr().String())
-	lis = netutil.LimitListener(lis, maxBrowsers)
+	lis = conns.Listen(lis)
 	go func() {
 		err := error(nil)
 		if opts.TLS != nil {
@@ -111,6 +107,10 @@ func browserTLS(opts tapeserver.Options) *tls.Config {
 	return config
 }
 
+// requestQueue bounds the time that a request to the page's API waits for its turn, like
+// tapeserver.Limits.QueueTimeout that of a call.
+const requestQueue = 5 * time.Second
+
 // The reasons in the log for refusals of principals that are known.
 var (
 	errUILimited = errors.New("the page shows the runs of all tenants, and the principal is limited to some")
@@ -121,18 +121,20 @@ var (
 // drive may read. A principal that is limited to tenants is refused, because the page shows the runs
 // of all. Without authentication every request may read, and none may break a lease. Refusals are
 // logged: the first ten, and then one per second.
+//
+// The requests of a client have the rate of its calls, counted apart from them: those of a principal or,
+// without authentication, of an address. A request that is refused counts for its address, and does not
+// wait.
 func uiAccess(opts tapeserver.Options) func(*http.Request) (inspector.Access, error) {
 	some, skipped := rate.NewLimiter(1, 10), &atomic.Int64{}
+	rates := clientlimit.NewRates(opts.Limits.CallsPerSecond, requestQueue)
 	refuse := func(r *http.Request, principal string, kind, reason error) (inspector.Access, error) {
+		rates.Charge(clientlimit.Network(clientlimit.Host(r.RemoteAddr)))
 		if !some.Allow() {
 			skipped.Add(1)
 			return inspector.Access{}, kind
 		}
-		peer, _, err := net.SplitHostPort(r.RemoteAddr)
-		if err != nil {
-			peer = r.RemoteAddr
-		}
-		opts.Logger.Warn("the inspector refused a request", "peer", peer, "principal", principal,
+		opts.Logger.Warn("the inspector refused a request", "peer", clientlimit.Host(r.RemoteAddr), "principal", principal,
 			"reason", reason, "not_logged", skipped.Swap(0))
 		return inspector.Access{}, kind
 	}
@@ -147,7 +149,7 @@ func uiAccess(opts tapeserver.Options) func(*http.Request) (inspector.Access, er
 			}
 		}
 		if opts.Auth == nil {
-			return inspector.Access{Permission: inspector.Read}, nil
+			return inTurn(r, rates, clientlimit.Network(clientlimit.Host(r.RemoteAddr)), inspector.Access{Permission: inspector.Read})
 		}
 		p, err := opts.Auth.Authenticate(r.Context(), given)
 		switch {
@@ -160,9 +162,9 @@ func uiAccess(opts tapeserver.Options) func(*http.Request) (inspector.Access, er
 		case p.Role < auth.Read:
 			return refuse(r, p.Name, inspector.ErrForbidden, errUIRole)
 		case p.Role < auth.Operate:
-			return inspector.Access{Permission: inspector.Read, Operator: p.Name}, nil
+			return inTurn(r, rates, "principal "+p.Name, inspector.Access{Permission: inspector.Read, Operator: p.Name})
 		default:
-			return inspector.Access{Permission: inspector.Break, Operator: p.Name}, nil
+			return inTurn(r, rates, "principal "+p.Name, inspector.Access{Permission: inspector.Break, Operator: p.Name})
 		}
 	}
 }

@@ -30,6 +30,16 @@ const uiPrincipals = `principals:
 - {name: tenant, role: operate, tenants: [acme], token: tenant-tenant-tenant-tenant}
 `
 
+// principalsFile returns a configuration with these principals.
+func principalsFile(t *testing.T) securityConfig {
+	t.Helper()
+	c := securityConfig{principals: filepath.Join(t.TempDir(), "principals.yaml")}
+	if err := os.WriteFile(c.principals, []byte(uiPrincipals), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // uiUnderTest serves the page over a store with one leased run, and returns its address.
 func uiUnderTest(t *testing.T, c securityConfig) (address string, granted runstore.Granted) {
 	t.Helper()
@@ -49,7 +59,7 @@ func uiUnderTest(t *testing.T, c securityConfig) (address string, granted runsto
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := serveUI(lis, store, opts)
+	stop := serveUI(lis, newHTTPConns(opts.Logger).inspector, store, opts)
 	t.Cleanup(func() {
 		stop(context.WithoutCancel(t.Context()))
 		if c, err := net.Dial("tcp", lis.Addr().String()); err == nil {
@@ -134,10 +144,7 @@ func TestUIRoles(t *testing.T) {
 // than those of the gRPC port.
 func TestUIRefusalsAreLogged(t *testing.T) {
 	t.Parallel()
-	c := securityConfig{principals: filepath.Join(t.TempDir(), "principals.yaml")}
-	if err := os.WriteFile(c.principals, []byte(uiPrincipals), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	c := principalsFile(t)
 	var log bytes.Buffer
 	opts := tapeserver.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	if err := c.secure(t.Context(), &opts); err != nil {

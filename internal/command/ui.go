@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/inspector"
+	"github.com/tapestore/tapestore/internal/clientlimit"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -29,6 +30,7 @@ import (
 type uiConfig struct {
 	url, listen      string
 	open, allowBreak bool
+	perSecond        int                     // requests; 0 for no limit
 	openFile         func(file string) error // opens a file in a browser
 	out, notes       io.Writer
 }
@@ -62,6 +64,7 @@ users of this machine cannot read the store. --listen accepts loopback addresses
 	f.StringVar(&cfg.url, "store", "", "store URL ["+storeVariable+"]")
 	f.StringVar(&cfg.listen, "listen", "127.0.0.1:0", "loopback address and port, or a port alone; port 0 chooses a free one")
 	f.BoolVar(&cfg.open, "open", false, "open the page in the browser of this desktop")
+	f.IntVar(&cfg.perSecond, "max-calls-per-second", 0, "requests to the page's API per second, after a burst of twice as many; 0 for no limit")
 	f.BoolVar(&cfg.allowBreak, "allow-break", false, "let the page take leases away from their holders")
 	return cmd
 }
@@ -87,6 +90,9 @@ func (cfg *uiConfig) run(ctx context.Context) (err error) {
 	address, err := givenStore(cfg.url, os.LookupEnv)
 	if err != nil {
 		return err
+	}
+	if cfg.perSecond < 0 {
+		return fmt.Errorf("--max-calls-per-second is %d; the least is 0", cfg.perSecond)
 	}
 	listen, err := loopbackAddress(cfg.listen)
 	if err != nil {
@@ -130,7 +136,8 @@ func (cfg *uiConfig) run(ctx context.Context) (err error) {
 		}
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(lis) }()
+	conns := clientlimit.NewConns(clientlimit.ConnsOptions{Total: maxBrowsers, Listener: "inspector", Log: log})
+	go func() { ended <- server.Serve(conns.Listen(lis)) }()
 	select {
 	case err := <-ended:
 		return err
@@ -151,11 +158,12 @@ func (cfg *uiConfig) authorize(token string) func(*http.Request) (inspector.Acce
 		access.Permission = inspector.Break
 	}
 	want := []byte("Bearer " + token)
+	rates := clientlimit.NewRates(cfg.perSecond, requestQueue)
 	return func(r *http.Request) (inspector.Access, error) {
 		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) != 1 {
 			return inspector.Access{}, inspector.ErrUnauthenticated
 		}
-		return access, nil
+		return inTurn(r, rates, "", access)
 	}
 }
 

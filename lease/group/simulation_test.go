@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/lease/group"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
@@ -218,9 +219,9 @@ func (s *simulation) checkEnds() (ends map[group.Reason]int) {
 // fault every shard has an owner, the loads are balanced, and when a worker is killed every shard has
 // an owner again within TTL + 2 s, with no more moves than the dead worker had shards.
 func TestRandomHistories(t *testing.T) {
-	seeds := 5
-	if testing.Short() {
-		seeds = 2
+	seeds := effort.Choose(2, 20)
+	if !effort.Full() {
+		t.Logf("reduced: %d of 20 histories", seeds)
 	}
 	for range seeds {
 		synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -70,6 +71,7 @@ func strictWrites() []strictWrite {
 // strictAttempt is a write under a strict lease that was blocked past the lease's expiry.
 type strictAttempt struct {
 	*attempt
+	write  string // the name of the strictWrite
 	what   string
 	lease  runstore.Lease
 	before string // the run before the write
@@ -89,11 +91,18 @@ func holdStrictly(t harness.T, e *harness.Env, id runstore.RunID, ttl time.Durat
 	return kit.MustAcquire(t, e.Store, req)
 }
 
-// check fails the case unless the write ended as the store declares. The write must have ended,
-// with none of its requests in flight.
+// check fails the case unless the write ended as the store declares. The write must have ended and,
+// unless its outcome is unknown, have none of its requests in flight.
 func (a strictAttempt) check(t harness.T, e *harness.Env) {
 	t.Helper()
 	id := a.lease.Run
+	if runstore.OutcomeOf(a.err) == runstore.Unknown {
+		holdStrictly(t, e, id, harness.TTL) // from here on the engine refuses a request that is in flight
+		if late := a.checkWhole(t, e); late && kit.StrictAtCommit(e.Store) && !a.wasInTime(t, e) {
+			t.Errorf("%s, which was answered with %v, was applied", a.what, a.err)
+		}
+		return
+	}
 	after := strictState(t, e, id)
 	switch {
 	case kit.StrictAtCommit(e.Store):
@@ -106,23 +115,14 @@ func (a strictAttempt) check(t harness.T, e *harness.Env) {
 	case a.err == nil && after == a.before:
 		t.Errorf("%s: a success, and nothing of it is there", a.what)
 	}
-	// The event, the record with its place, and the status are all stored or all absent.
-	events := kit.Journal(t, e.Store, id)
-	late := len(events) > 0 && string(events[len(events)-1].Data) == "late"
-	if a.name() == "whole-batch" {
-		run := e.Get(t, id)
-		placed := len(kit.Queue(t, e.Store, "queue")) > 0
-		if got := []bool{kit.Record(t, e.Store, id, "late").Version == 1, placed, run.Status == 66}; got[0] != late || got[1] != late || got[2] != late {
-			t.Errorf("%s: its event is there: %t; its record, place and status: %t, want the same of all", a.what, late, got)
-		}
-	}
+	late := a.checkWhole(t, e)
 	renewed := !e.Get(t, id).ExpiresAt.Equal(a.lease.ExpiresAt)
-	if a.name() == "renewal" && renewed && !kit.StrictAtCommit(e.Store) {
+	if a.write == "renewal" && renewed && !kit.StrictAtCommit(e.Store) {
 		return // the renewal was applied, so the lease has not ended
 	}
 	before := strictState(t, e, id)
 	_, err := e.Store.Commit(t.Context(), kit.Appending(a.lease, "later"))
-	if !errors.Is(err, runstore.ErrLeaseExpired) && !(a.name() == "release-with-writes" && late && errors.Is(err, runstore.ErrFenced)) {
+	if !errors.Is(err, runstore.ErrLeaseExpired) && !(a.write == "release-with-writes" && late && errors.Is(err, runstore.ErrFenced)) {
 		t.Errorf("a write that was sent after %s: got error %v, want ErrLeaseExpired", a.what, err)
 	}
 	kit.CheckUnchanged(t, "a write that was sent after "+a.what, before, strictState(t, e, id))
@@ -134,14 +134,28 @@ func (a strictAttempt) wasInTime(t harness.T, e *harness.Env) bool {
 	if !kit.StrictAtCommit(e.Store) {
 		return false
 	}
-	if a.name() == "renewal" {
+	if a.write == "renewal" {
 		return e.Get(t, a.lease.Run).Holder.RenewedAt.Before(a.lease.ExpiresAt)
 	}
 	events := kit.Journal(t, e.Store, a.lease.Run)
 	return len(events) > 0 && events[len(events)-1].Time.Before(a.lease.ExpiresAt)
 }
 
-func (a strictAttempt) name() string { return string(a.lease.Run) }
+// checkWhole fails the case unless the event of the write, its record with its place, and its status are
+// all stored or all absent. It reports whether the event is stored.
+func (a strictAttempt) checkWhole(t harness.T, e *harness.Env) (late bool) {
+	t.Helper()
+	id := a.lease.Run
+	events := kit.Journal(t, e.Store, id)
+	late = len(events) > 0 && string(events[len(events)-1].Data) == "late"
+	if a.write == "whole-batch" {
+		placed := slices.ContainsFunc(kit.Queue(t, e.Store, "queue"), func(entry runstore.IndexEntry) bool { return entry.Run == id })
+		if got := []bool{kit.Record(t, e.Store, id, "late").Version == 1, placed, e.Get(t, id).Status == 66}; got[0] != late || got[1] != late || got[2] != late {
+			t.Errorf("%s: its event is there: %t; its record, place and status: %t, want the same of all", a.what, late, got)
+		}
+	}
+	return late
+}
 
 // strictBehindALock blocks writes at the engine, as a stalled writer or a lock does, until the
 // strict leases under which they were sent have expired.
@@ -149,15 +163,21 @@ func strictBehindALock(t harness.T, e *harness.Env) {
 	writes := strictWrites()
 	writer := e.Reopen(t) // one handle may not be able to do more than the blocked writes
 	began := e.Now(t)
-	for _, w := range writes {
-		e.Create(t, runstore.RunID(w.name))
-	}
-	// Long enough to acquire all leases and to send all writes, by four times the time that this
-	// machine needed for half of that.
-	for ttl := e.ShortTTL() + 4*e.Now(t).Sub(began); ; ttl *= 2 {
+	var ttl time.Duration
+	for round := 0; ; round, ttl = round+1, 2*ttl {
+		// Each round uses new runs: writes of the round before may have been applied.
+		id := func(w strictWrite) runstore.RunID { return runstore.RunID(fmt.Sprint(w.name, "-", round)) }
+		for _, w := range writes {
+			e.Create(t, id(w))
+		}
+		if round == 0 {
+			// Long enough to acquire all leases and to send all writes, by four times the time that this
+			// machine needed for half of that.
+			ttl = e.ShortTTL() + 4*e.Now(t).Sub(began)
+		}
 		var all []strictAttempt
 		for _, w := range writes {
-			all = append(all, strictAttempt{what: w.name + ", held up past the end of its strict lease", lease: holdStrictly(t, e, runstore.RunID(w.name), ttl)})
+			all = append(all, strictAttempt{write: w.name, what: w.name + ", held up past the end of its strict lease", lease: holdStrictly(t, e, id(w), ttl)})
 		}
 		for i := range all {
 			all[i].before = strictState(t, e, all[i].lease.Run)
@@ -211,7 +231,7 @@ func strictArrivesLate(t harness.T, e *harness.Env, n network, w strictWrite, tt
 	id := runstore.RunID(w.name)
 	prepareStatement(t, func() error { return w.do(t.Context(), n.s, missingRunLease()) })
 	awaitWorking(t, e, n.s)
-	a := strictAttempt{what: fmt.Sprintf("%s, in flight at its round trip %d when its strict lease ended", w.name, after), lease: holdStrictly(t, e, id, ttl)}
+	a := strictAttempt{write: w.name, what: fmt.Sprintf("%s, in flight at its round trip %d when its strict lease ended", w.name, after), lease: holdStrictly(t, e, id, ttl)}
 	a.before = strictState(t, e, id)
 	n.Faults.Hold(after)
 	a.attempt = start(func() (receipt, error) { return receipt{}, w.do(t.Context(), n.s, a.lease) })

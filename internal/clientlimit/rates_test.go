@@ -1,86 +1,49 @@
-package tapeserver
+package clientlimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/tapestore/tapestore/tapeserver/auth"
 )
-
-// TestRefusedCallsDoNotWait checks that callers without credentials, who are over their rate, occupy no
-// streams while they wait.
-func TestRefusedCallsDoNotWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		limits := Limits{CallsPerSecond: 1, Streams: 3}.withDefaults()
-		s := &Server{
-			opts:  Options{Auth: refuseAll{}, Logger: slog.New(slog.DiscardHandler), Limits: limits},
-			rates: newRates(limits), refused: newRefusals(), drain: t.Context(),
-		}
-		began := time.Now()
-		for range 10 {
-			if _, err := s.begin(t.Context()); status.Code(err) != codes.Unauthenticated {
-				t.Errorf("a call without credentials: %v", err)
-			}
-		}
-		if d, n := time.Since(began), s.streams.Load(); d != 0 || n != 0 {
-			t.Errorf("the calls took %v and left %d streams, want none", d, n)
-		}
-		if l := s.rates.of(network("")); l.Tokens() != 0 {
-			t.Errorf("%v calls are left of the address's rate, want 0", l.Tokens())
-		}
-	})
-}
-
-// refuseAll is an authenticator without principals.
-type refuseAll struct{}
-
-func (refuseAll) Authenticate(context.Context, auth.Credentials) (auth.Principal, error) {
-	return auth.Principal{}, auth.ErrUnauthenticated
-}
 
 func TestRates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRates(Limits{CallsPerSecond: 10}.withDefaults())
+		r := NewRates(10, 5*time.Second)
 		drain, drained := context.WithCancel(t.Context())
 		began := time.Now()
 		for range 70 {
-			if err := r.wait(t.Context(), "a", drain); err != nil {
+			if err := r.Wait(t.Context(), "a", drain.Done()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if d := time.Since(began); d != 5*time.Second { // 20 at once, and 50 at 10 per second
 			t.Errorf("70 calls one after the other take %v, want 5s", d)
 		}
-		if err := r.wait(t.Context(), "b", drain); err != nil || time.Since(began) != 5*time.Second {
+		if err := r.Wait(t.Context(), "b", drain.Done()); err != nil || time.Since(began) != 5*time.Second {
 			t.Errorf("another client waits: %v after %v", err, time.Since(began))
 		}
 		// Of calls at the same time, as many wait as begin within the queue timeout of 5 s.
 		results := make(chan error, 100)
 		for range 100 {
-			go func() { results <- r.wait(t.Context(), "a", drain) }()
+			go func() { results <- r.Wait(t.Context(), "a", drain.Done()) }()
 		}
 		synctest.Wait()
 		if n := len(results); n != 50 {
 			t.Errorf("%d calls are refused at once, want 50", n)
 		}
 		for range len(results) {
-			if err := <-results; status.Code(err) != codes.ResourceExhausted {
+			if err := <-results; !errors.Is(err, ErrRate) {
 				t.Errorf("refused with %v", err)
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		time.Sleep(time.Second)
-		if err := r.wait(ctx, "a", drain); status.Code(err) != codes.Canceled {
+		if err := r.Wait(ctx, "a", drain.Done()); !errors.Is(err, context.Canceled) {
 			t.Errorf("a client that is gone: %v", err)
 		}
 		drained()
@@ -90,7 +53,7 @@ func TestRates(t *testing.T) {
 			switch err := <-results; err {
 			case nil:
 				passed++
-			case errShuttingDown:
+			case ErrStopped:
 				cut++
 			}
 		}
@@ -116,10 +79,10 @@ func TestRates(t *testing.T) {
 func TestNetworksOfClients(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
-		"10.0.0.1": "address 10.0.0.1", "::ffff:10.0.0.1": "address ::ffff:10.0.0.1", "2001:db8::1:2:3:4": "network 2001:db8::/64",
+		"10.0.0.1": "address 10.0.0.1", "::ffff:10.0.0.1": "address 10.0.0.1", "2001:db8::1:2:3:4": "network 2001:db8::/64",
 		"fe80::1%eth0": "network fe80::/64", "bufconn": "address bufconn",
 	} {
-		if got := network(address); got != want {
+		if got := Network(address); got != want {
 			t.Errorf("%s: %q, want %q", address, got, want)
 		}
 	}

@@ -1,0 +1,116 @@
+package leasecases
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// observed is a store that records when it granted, refused and renewed leases, on the monotonic clock of
+// this process.
+type observed struct {
+	runstore.RunStore
+
+	mu       sync.Mutex
+	answered map[runstore.RunID]bool      // runs of acquires that were granted or refused
+	granted  map[runstore.RunID]time.Time // when the reply of a grant arrived
+	renewed  map[runstore.RunID]renewal   // the last renewal that succeeded
+	expected bool                         // whether first is to be set
+	first    time.Time                    // the first answer since expectAnswers
+}
+
+// renewal is when a request was sent and when its reply arrived.
+type renewal struct{ sent, replied time.Time }
+
+func newObserved(s runstore.RunStore) *observed {
+	return &observed{
+		RunStore: s, answered: map[runstore.RunID]bool{},
+		granted: map[runstore.RunID]time.Time{}, renewed: map[runstore.RunID]renewal{},
+	}
+}
+
+// Unwrap gives access to the store's capabilities.
+func (o *observed) Unwrap() runstore.RunStore { return o.RunStore }
+
+// AcquireLease implements runstore.RunStore.
+func (o *observed) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (runstore.Granted, error) {
+	granted, err := o.RunStore.AcquireLease(ctx, req)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.saw(err)
+	if err == nil || errors.Is(err, runstore.ErrLeaseHeld) {
+		o.answered[req.Run] = true
+	}
+	if err == nil {
+		o.granted[req.Run] = time.Now()
+	}
+	return granted, err
+}
+
+// RenewLease implements runstore.RunStore.
+func (o *observed) RenewLease(ctx context.Context, req runstore.RenewRequest) (runstore.Renewed, error) {
+	sent := time.Now()
+	renewed, err := o.RunStore.RenewLease(ctx, req)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.saw(err)
+	if err == nil {
+		o.renewed[req.Fence.Run()] = renewal{sent, time.Now()}
+	}
+	return renewed, err
+}
+
+// GetRun implements runstore.RunStore.
+func (o *observed) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+	run, err := o.RunStore.GetRun(ctx, id)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.saw(err)
+	return run, err
+}
+
+// saw records an answer of the store. The caller holds mu.
+func (o *observed) saw(err error) {
+	answer := err == nil || errors.Is(err, runstore.ErrLeaseHeld) || errors.Is(err, runstore.ErrFenced)
+	if answer && o.expected && o.first.IsZero() {
+		o.first = time.Now()
+	}
+}
+
+// expectAnswers makes firstAnswer return the time of the next answer.
+func (o *observed) expectAnswers() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.expected, o.first = true, time.Time{}
+}
+
+// firstAnswer returns when the store first answered since expectAnswers; zero if it has not.
+func (o *observed) firstAnswer() time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.first
+}
+
+// grantedAt returns when a lease of the run was granted; zero if none was.
+func (o *observed) grantedAt(id runstore.RunID) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.granted[id]
+}
+
+// lastRenewal returns the last renewal of a lease of the run that succeeded.
+func (o *observed) lastRenewal(id runstore.RunID) renewal {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.renewed[id]
+}
+
+// answeredRuns returns for how many runs the store has granted or refused a lease.
+func (o *observed) answeredRuns() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.answered)
+}
