@@ -8,8 +8,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 
+	"github.com/tapestore/tapestore/internal/dirsync"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -204,7 +204,7 @@ func (d *dirExport) part(ctx context.Context) (last bool, err error) {
 	if err := errors.Join(w.close(last), buffered.Flush(), f.Sync(), f.Close()); err != nil {
 		return false, err
 	}
-	if err := errors.Join(os.Rename(name+partialSuffix, name), syncDir(d.dir)); err != nil {
+	if err := errors.Join(os.Rename(name+partialSuffix, name), dirsync.Sync(d.dir)); err != nil {
 		return false, err
 	}
 	d.counts, d.after = w.counts, w.after
@@ -212,16 +212,4 @@ func (d *dirExport) part(ctx context.Context) (last bool, err error) {
 	next.Part, next.Previous = next.Part+1, w.out.sum
 	d.header = &next
 	return last, nil
-}
-
-// syncDir makes a rename in a directory durable.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" { // where a directory cannot be synced
-		return nil
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }

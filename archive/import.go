@@ -18,6 +18,10 @@ type ImportOptions struct {
 	// RaiseEpoch allows Import to raise the epoch of a target that has runs, which ends all their
 	// leases. The epoch of an empty target is raised in any case.
 	RaiseEpoch bool
+	// Restore puts runs back into the store that they were purged from. The epoch is not raised: the row
+	// of a purged run keeps its token, so the importer's token is above those of the archive. A run whose
+	// token is not, because the store never had the run, is refused with [ErrNotPurgedHere].
+	Restore bool
 	// MaxConflicts bounds the conflicts that are reported. Default 100.
 	MaxConflicts int
 	// Conflict is called for each difference between a run of the archive and one that the target has
@@ -48,12 +52,15 @@ var ErrConflicts = errors.New("the target has runs that differ from those of the
 // ErrEpoch reports that the epoch of the target must be raised first, see [ImportOptions.RaiseEpoch].
 var ErrEpoch = errors.New("the epoch of the target is not above that of the archive")
 
+// ErrNotPurgedHere reports that a run cannot be restored, because the target does not remember its token.
+var ErrNotPurgedHere = errors.New("the target does not remember the tokens of the run: it is not the store that the run was purged from, so import it with a new epoch")
+
 // Import writes the runs of an archive to a store. It may be repeated: see the package comment. An
 // archive that is not a stream should be checked first ([Check]), because Import finds damage only when
 // it reads it. A run with damage is not finished.
 //
 // Errors: *DamageError; ErrConflicts; ErrEpoch; ErrUnsupported if the target is no runstore.Mover or no
-// runstore.EpochManager, or the archive is of a newer format; ErrLeaseHeld if another import holds a
+// runstore.EpochManager, or the archive is of a newer format; ErrNotPurgedHere; ErrLeaseHeld if another import holds a
 // run; ErrFenced if another import has taken a run over; those of the store.
 func Import(ctx context.Context, from *Source, to runstore.RunStore, opts *ImportOptions) (ImportReport, error) {
 	im := &importer{store: to}
@@ -130,7 +137,10 @@ func (im *importer) start(ctx context.Context, h *header) error {
 		return err
 	}
 	im.setEpoch(current)
-	if current > runstore.Epoch(h.Epoch) {
+	if im.opts.Restore && current < runstore.Epoch(h.Epoch) {
+		return fmt.Errorf("%w: it is in epoch %d, the archive is of epoch %d", ErrNotPurgedHere, current, h.Epoch)
+	}
+	if im.opts.Restore || current > runstore.Epoch(h.Epoch) {
 		return nil
 	}
 	if !im.opts.RaiseEpoch {
@@ -178,7 +188,7 @@ func (im *importer) currentEpoch(ctx context.Context) (runstore.Epoch, error) {
 }
 
 func (im *importer) head(_ context.Context, h head) error {
-	if h.Token.Epoch() >= im.report.Epoch {
+	if h.Token.Epoch() >= im.report.Epoch && !im.opts.Restore {
 		return fmt.Errorf("run %.64q has token %v: %w, %d", string(h.ID), h.Token, ErrEpoch, im.report.Epoch)
 	}
 	im.run = &runImport{importer: im, h: h}

@@ -64,6 +64,9 @@ func (w *runImport) create(ctx context.Context) (exists bool, err error) {
 		}
 		if created.New {
 			w.fence = created.Lease.Fence()
+			if w.fence.Token() <= w.h.Token { // only a restoration gets here
+				return false, errors.Join(ErrNotPurgedHere, w.purge(ctx))
+			}
 			return false, nil
 		}
 		if created.Run.Status != StatusImporting {

@@ -24,6 +24,7 @@ type Writer struct {
 	digest  hash.Hash // of the lines of the present run
 	after   runstore.RunID
 	run     runstore.RunID
+	ended   string // the digest of the last run that ended
 }
 
 // NewWriter writes the header of an archive of runs of a store. label, up to 256 bytes, names the source
@@ -94,6 +95,9 @@ func (w *Writer) WriteRun(ctx context.Context, id runstore.RunID) (found bool, e
 	return found, err
 }
 
+// Digest returns the digest of the run that was written last, as in [RunState]; empty before the first.
+func (w *Writer) Digest() string { return w.ended }
+
 // Counts returns the numbers of what was written.
 func (w *Writer) Counts() Counts { return w.counts }
 
@@ -127,7 +131,8 @@ func (w *runWriter) event(_ context.Context, e runstore.Event) error {
 }
 
 func (w *runWriter) end(context.Context) error {
-	_, err := w.out.write(line{End: &end{text(w.run), w.pending.Records, w.pending.Events, hex.EncodeToString(w.digest.Sum(nil))}})
+	w.ended = hex.EncodeToString(w.digest.Sum(nil))
+	_, err := w.out.write(line{End: &end{text(w.run), w.pending.Records, w.pending.Events, w.ended}})
 	w.counts.add(w.pending)
 	return err
 }

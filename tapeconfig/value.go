@@ -32,6 +32,8 @@ var serveKeys = map[string]kind{
 	"tls_client_ca": textOrEmpty, "tls_client_crl": textOrEmpty, "principals": textOrEmpty,
 	"oidc_issuer": textOrEmpty, "oidc_audience": textOrEmpty, "oidc_roles_claim": textOrEmpty, "oidc_tenants_claim": textOrEmpty,
 	"max_calls_per_second": wholeOrNone,
+	"retain_journals":      textOrEmpty, "retain_feed": textOrEmpty, "retain_tasks": textOrEmpty, "retain_dead_tasks": textOrEmpty, "retain_archive": textOrEmpty,
+	"retain_pace": wholeOrNone,
 }
 
 const (

@@ -38,7 +38,7 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 	}
 	root.AddCommand(newServeCommand(), newConfigCommand(), newConformanceCommand(), newBenchCommand(), newInspectCommand(), newEpochCommand(), newGCCommand(), newLeaseCommand(), newAuditCommand(), newEmulatorsCommand(), newVersionCommand(),
-		newUICommand(), newExportCommand(), newImportCommand(), newVerifyCommand(),
+		newUICommand(), newExportCommand(), newImportCommand(), newVerifyCommand(), newRetainCommand(),
 		newMigrateCommand(), newStoreDoctorCommand(), newRunCommand(), newHealthCommand(), newManCommand())
 	completeWords(root)
 	return root

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tapestore/tapestore/retain/bucket"
 	"github.com/tapestore/tapestore/tapeconfig"
 )
 
@@ -75,6 +76,10 @@ func (s *settings) rows(cfg serveConfig) (rows [][]any) {
 			v.text = shownURL(cfg.store)
 		case "drain":
 			v.text = inSeconds(cfg.drain)
+		case "retain-archive":
+			if bucket.IsURL(v.text) {
+				v.text = bucket.Shown(v.text)
+			}
 		case "matcher-lease":
 			continue // in the section of its reactor
 		}

@@ -60,10 +60,14 @@ func TestPrecedence(t *testing.T) {
 		"tls-min-version": {"1.2", "'1.3'", "1.2", "1.3"}, "tls-client-ca": {"", "a", "b", "c"}, "tls-client-crl": {"", "a", "b", "c"},
 		"principals": {"", "a", "b", "c"}, "oidc-issuer": {"", "'https://a'", "https://b", "https://c/d"}, "oidc-audience": {"", "a", "b", "c"},
 		"oidc-roles-claim": {"", "a", "b", "c"}, "oidc-tenants-claim": {"", "a", "b", "c"}, "max-calls-per-second": {"0", "1", "2", "3"},
+		"retain-journals": {"", "90d", "91d", "92d"}, "retain-feed": {"", "1d", "2d", "3d"}, "retain-tasks": {"", "1d", "2d", "48h"},
+		"retain-dead-tasks": {"", "1w", "2w", "3w"}, "retain-archive": {"", "none", "b", "c"}, "retain-pace": {"50", "0", "2", "3"},
 	}
 	// What a setting needs.
 	needs := map[string]map[string]string{
-		"listen": {"TAPE_INSECURE": "true"}, "tls-cert": {"TAPE_TLS_KEY": "k"}, "tls-key": {"TAPE_TLS_CERT": "c"},
+		"retain-journals": {"TAPE_RETAIN_ARCHIVE": "none"}, "retain-feed": {"TAPE_RETAIN_ARCHIVE": "none", "TAPE_RETAIN_JOURNALS": "90d"},
+		"retain-archive": {"TAPE_RETAIN_JOURNALS": "90d"},
+		"listen":         {"TAPE_INSECURE": "true"}, "tls-cert": {"TAPE_TLS_KEY": "k"}, "tls-key": {"TAPE_TLS_CERT": "c"},
 		"tls-client-ca":  {"TAPE_TLS_CERT": "c", "TAPE_TLS_KEY": "k", "TAPE_PRINCIPALS": "p"},
 		"tls-client-crl": {"TAPE_TLS_CERT": "c", "TAPE_TLS_KEY": "k", "TAPE_PRINCIPALS": "p", "TAPE_TLS_CLIENT_CA": "ca"},
 		"oidc-issuer":    {"TAPE_OIDC_AUDIENCE": "a"}, "oidc-audience": {"TAPE_OIDC_ISSUER": "https://i"},
@@ -195,7 +199,7 @@ tape.yaml:4: tape.reactors.matcher.heartbeat_s: a renewal that starts after 8s a
 tape.yaml:6: serve.store: is neither a store URL nor a path; write scheme:address, for example postgres://user@host/database, or ./FILE or sqlite:FILE for an SQLite file
 tape.yaml:7: serve.fence: is "maybe"; it is presented, required or connection
 tape.yaml:8: serve.takeover: is ***; it is any or expired
-tape.yaml:9: serve.colour: unknown key; the keys are drain_s, fence, healthz_listen, insecure, listen, log_format, log_level, matcher, max_bytes_in_flight, max_calls_per_second, max_connections, max_connections_per_address, max_message_bytes, max_streams, metrics_listen, oidc_audience, oidc_issuer, oidc_roles_claim, oidc_tenants_claim, principals, store, takeover, tls_cert, tls_client_ca, tls_client_crl, tls_key, tls_min_version, ui_listen
+tape.yaml:9: serve.colour: unknown key; the keys are drain_s, fence, healthz_listen, insecure, listen, log_format, log_level, matcher, max_bytes_in_flight, max_calls_per_second, max_connections, max_connections_per_address, max_message_bytes, max_streams, metrics_listen, oidc_audience, oidc_issuer, oidc_roles_claim, oidc_tenants_claim, principals, retain_archive, retain_dead_tasks, retain_feed, retain_journals, retain_pace, retain_tasks, store, takeover, tls_cert, tls_client_ca, tls_client_crl, tls_key, tls_min_version, ui_listen
 tape.yaml:10: serve.log_level: is "loud"; it is debug, info, warn or error
 TAPE_MAX_STREAMS is "many"; it is a whole number of at least 1
 TAPE_LOG_FORMAT is ***; it is text or json
@@ -255,6 +259,12 @@ serve.drain_s                              1.5                        FILE:9
 serve.matcher                              true                       default
 serve.log_level                            info                       default
 serve.log_format                           text                       default
+serve.retain_journals                      -                          default
+serve.retain_feed                          -                          default
+serve.retain_tasks                         -                          default
+serve.retain_dead_tasks                    -                          default
+serve.retain_archive                       -                          default
+serve.retain_pace                          50                         default
 serve.insecure                             false                      default
 serve.tls_cert                             -                          default
 serve.tls_key                              -                          default

@@ -12,12 +12,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/archive"
+	"github.com/tapestore/tapestore/retain/bucket"
 	"github.com/tapestore/tapestore/runstore"
 )
 
 func newImportCommand() *cobra.Command {
 	var url, from string
-	var raise bool
+	var raise, restore bool
 	cmd := &cobra.Command{
 		Use:   "import",
 		Short: "Write the runs of an archive to a store",
@@ -33,6 +34,11 @@ A run that the store has already is never changed: it must equal that of the arc
 that was interrupted is repeated, and continues; it waits up to 30 seconds for the lease of the run
 that it was at. Start no driver on the store before the import has finished.
 
+With --restore, runs that tapestore retain or tapestore run purge has purged are put back into the
+same store from their archive. No epoch is raised, because the store remembers the tokens of purged runs,
+and no lease of another run ends. An object that tapestore retain has written to a bucket is named by its
+URL, gs://BUCKET/PATH.
+
 The exit status is 0 when the store has all runs of the archive, 2 when some of its own runs differ
 from those of the archive, which were left as they are, and 1 otherwise.`,
 		Example: `  tapestore import --store spanner://project/instance/database --from backup/
@@ -46,10 +52,14 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 			if err != nil {
 				return err
 			}
-			source, err := openArchive("--from", from, cmd.InOrStdin())
+			if raise && restore {
+				return errors.New("--restore puts runs back without a new epoch; give it or --raise-epoch")
+			}
+			source, closeSource, err := openArchive(ctx, "--from", from, cmd.InOrStdin())
 			if err != nil {
 				return err
 			}
+			defer func() { err = errors.Join(err, closeSource()) }()
 			p := newMoveProgress(cmd.ErrOrStderr())
 			if source.Repeatable() {
 				if _, err := archive.Check(ctx, source); err != nil {
@@ -62,7 +72,7 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 			}
 			defer func() { err = errors.Join(err, store.Close()) }()
 			report, err := archive.Import(ctx, source, store, &archive.ImportOptions{
-				RaiseEpoch: raise,
+				RaiseEpoch: raise, Restore: restore,
 				Conflict: func(d archive.Difference) {
 					p.end()
 					fmt.Fprintln(cmd.ErrOrStderr(), d)
@@ -87,22 +97,30 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&url, "store", "", "store URL ["+storeVariable+"]")
-	f.StringVar(&from, "from", "", "directory or file to read, - for standard input")
+	f.StringVar(&from, "from", "", "directory, file or object of a bucket (gs://…) to read, - for standard input")
+	f.BoolVar(&restore, "restore", false, "put runs back into the store that they were purged from, without a new epoch")
 	f.BoolVar(&raise, "raise-epoch", false, "raise the epoch of a store that has runs, which ends their leases")
 	return cmd
 }
 
-// openArchive returns the archive that a flag names: a directory, a file or "-" for the input.
-func openArchive(flag, name string, in io.Reader) (*archive.Source, error) {
-	switch name {
-	case "":
-		return nil, fmt.Errorf("name the archive with %s DIRECTORY, %s FILE or %s -", flag, flag, flag)
-	case "-":
-		return archive.Stream("-", in), nil
+// openArchive returns the archive that a flag names: a directory, a file, an object of a bucket or "-" for
+// the input. The caller closes it.
+func openArchive(ctx context.Context, flag, name string, in io.Reader) (source *archive.Source, closeSource func() error, err error) {
+	nothing := func() error { return nil }
+	switch {
+	case name == "":
+		return nil, nil, fmt.Errorf("name the archive with %s DIRECTORY, %s FILE or %s -", flag, flag, flag)
+	case name == "-":
+		return archive.Stream("-", in), nothing, nil
+	case bucket.IsURL(name):
+		object, err := bucket.OpenObject(ctx, name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", flag, err)
+		}
+		return archive.Stream(bucket.Shown(name), object), object.Close, nil
 	}
-	source, err := archive.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
+	if source, err = archive.Open(name); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", flag, err)
 	}
-	return source, nil
+	return source, nothing, nil
 }

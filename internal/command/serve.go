@@ -32,6 +32,7 @@ type serveConfig struct {
 	leaseTTL              map[runstore.Reactor]time.Duration
 	logLevel              slog.Level
 	logJSON               bool
+	retention             *retention
 	security              securityConfig
 }
 
@@ -106,6 +107,7 @@ A server that cannot be reached is waited for: 30 seconds, or what retry_timeout
 	f.Duration("matcher-lease", defaultMatcherLease, "how long the shards of reactions wait for another server when this one is killed [TAPE_MATCHER_LEASE]")
 	f.String("log-level", "info", `"debug", "info", "warn" or "error" [TAPE_LOG_LEVEL]`)
 	f.String("log-format", "text", `"text" or "json", one line for each event on standard error [TAPE_LOG_FORMAT]`)
+	addRetainFlags(f)
 	addSecurityFlags(f)
 	return cmd
 }

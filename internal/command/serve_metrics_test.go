@@ -25,6 +25,7 @@ import (
 
 	"github.com/tapestore/tapestore/internal/certtest"
 	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/retain"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/runstore/telemetry"
@@ -157,6 +158,18 @@ func traffic(t *testing.T, measures *serveTelemetry) {
 		t.Fatal(err)
 	}
 	await("the feed's lag", "tapestore_feed_lag_seconds_count")
+	ended := make(chan struct{})
+	retaining, stop := context.WithCancel(ctx)
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	go func() {
+		defer close(ended)
+		_ = retain.Daily(retaining, store, retain.DailyOptions{Retry: time.Nanosecond, MeterProvider: measures.meters, Logger: measures.log},
+			func(context.Context) (retain.Summary, error) { return retain.Summary{}, nil }) // it ends with its context
+	}()
+	await("a retention pass", `tapestore_retention_passes_total{result="ok"} 1`)
 	handoff(t, store, measures)
 }
 

@@ -56,6 +56,11 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := cfg.retention.open(ctx); err != nil {
+		measures.stop(ctx)
+		return fmt.Errorf("--retain-archive: %w", err)
+	}
+	defer func() { _ = cfg.retention.close() }() // nothing is being written
 	probes := &tapeserver.Probes{}
 	stopProbes := serveProbes(probes, cfg.probes, measures.conns.probes, log)
 	defer stopProbes()
@@ -80,6 +85,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	sampling, stopSampling := context.WithCancel(ctx)
 	defer stopSampling()
 	go measures.sample(sampling, store, shown.Scheme)
+	retentionEnded := cfg.retention.serve(sampling, store, shown.String(), measures)
 	started()
 	probes.SetServer(server)
 	log.Info("serving", "grpc", lis.Addr().String(), "store", shown.String(), "fence", cfg.fence.String(), "wait_for_lease", cfg.waitForLease,
@@ -87,6 +93,10 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	err = server.Serve(ctx, lis)
 	stopSampling()
 	stopUI(overdue)
+	select { // a pass ends between two runs
+	case <-retentionEnded:
+	case <-overdue.Done():
+	}
 	if err != nil { // the listener failed; no drain has begun
 		return errors.Join(err, store.Close())
 	}

@@ -29,7 +29,7 @@ var (
 
 // serveSources are the flags of serve with the places that may set them instead, in the order in
 // which config check shows them.
-var serveSources = append([]settingSource{
+var serveSources = slices.Concat([]settingSource{
 	{"listen", "TAPE_LISTEN", "serve.listen"},
 	{"healthz-listen", "TAPE_HEALTHZ_LISTEN", "serve.healthz_listen"},
 	{"metrics-listen", "TAPE_METRICS_LISTEN", "serve.metrics_listen"},
@@ -47,7 +47,7 @@ var serveSources = append([]settingSource{
 	{"log-level", "TAPE_LOG_LEVEL", "serve.log_level"},
 	{"log-format", "TAPE_LOG_FORMAT", "serve.log_format"},
 	{"matcher-lease", "TAPE_MATCHER_LEASE", matcherTTLKey},
-}, securitySources...)
+}, retainSources, securitySources)
 
 // settingSource is a flag, and the variable and the key of tape.yaml that may set it instead.
 type settingSource struct{ flag, variable, key string }
@@ -168,6 +168,7 @@ func (s *settings) resolve() (cfg serveConfig) {
 	}
 	cfg.matcherLease, cfg.matcherHeartbeat = s.matcher()
 	cfg.leaseTTL = s.leaseTTL()
+	cfg.retention = s.retention()
 	cfg.security = s.security()
 	return cfg
 }

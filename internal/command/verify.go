@@ -124,9 +124,11 @@ the counts are the last one, {"report": …}.`,
 func compareStores(ctx context.Context, cmd *cobra.Command, url, from, with string, opts *archive.VerifyOptions) (report archive.VerifyReport, err error) {
 	var original *archive.Source
 	if from != "" {
-		if original, err = openArchive("--from", from, cmd.InOrStdin()); err != nil {
+		var closeSource func() error
+		if original, closeSource, err = openArchive(ctx, "--from", from, cmd.InOrStdin()); err != nil {
 			return report, err
 		}
+		defer func() { err = errors.Join(err, closeSource()) }()
 		if with == "" {
 			report.Compared, err = archive.Check(ctx, original)
 			return report, err

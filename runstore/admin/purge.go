@@ -34,7 +34,8 @@ const (
 // OperationEntry is an event of [OperationsRun], as a JSON object. An operation whose last stage is
 // intended may have been done.
 type OperationEntry struct {
-	// Operation is "purge".
+	// Operation is "purge", or "retain" for the purges of package retain: two entries for all runs of a
+	// pass, without Run and Token.
 	Operation string         `json:"operation"`
 	Stage     string         `json:"stage"`
 	Run       runstore.RunID `json:"run"`
@@ -176,6 +177,11 @@ func release(ctx context.Context, store runstore.RunStore, lease runstore.Lease)
 func recordEnd(ctx context.Context, store runstore.RunStore, entry OperationEntry) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
+	return record(ctx, store, entry)
+}
+
+// RecordOperation appends an entry to the journal of [OperationsRun]. Errors: those of the store.
+func RecordOperation(ctx context.Context, store runstore.RunStore, entry OperationEntry) error {
 	return record(ctx, store, entry)
 }
 
