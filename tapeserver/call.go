@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
@@ -130,6 +131,11 @@ func (s *Server) begin(stream context.Context) (*call, error) {
 	}
 	c := &call{s: s, conn: connOf(stream), client: entered}
 	c.resume.Store(-1)
+	if r, ok := stream.Value(resetKey{}).(*rpc); ok {
+		r.call.Store(c)
+	}
+	// gRPC frees a message that it compresses before the client has taken anything.
+	_ = grpc.SetSendCompressor(stream, encoding.Identity) // fails on a stream that has ended
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.stop = context.AfterFunc(s.cut, func() { c.cancel(errCut) })
 	return c, nil

@@ -134,6 +134,8 @@ type conn struct {
 type unread struct {
 	messages int         // that the client has not taken
 	late     *time.Timer // while the call is in conn.ending
+	until    time.Time   // when late fires at the latest
+	reset    bool        // the stream was reset: the client takes nothing more
 }
 
 // connAddr is a peer address that carries its connection, so that a call can find it.
@@ -218,7 +220,7 @@ func (c *conn) Close() error {
 
 // await keeps the hold of a reply that was handed to the connection until the client has taken the
 // reply. If the client does not take it within timeout, the connection is closed.
-func (c *conn) await(h *hold, timeout time.Duration) {
+func (c *conn) await(x *call, h *hold, timeout time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -226,6 +228,7 @@ func (c *conn) await(h *hold, timeout time.Duration) {
 		return
 	}
 	c.replies[h] = struct{}{}
+	h.call = x
 	h.late = time.AfterFunc(timeout, c.late)
 }
 
@@ -253,9 +256,15 @@ func (c *conn) took(x *call) {
 	c.mu.Lock()
 	x.unread.messages--
 	_, waits := c.ending[x]
-	if waits = waits && x.unread.messages == 0; waits {
+	switch {
+	case waits && x.unread.messages == 0:
 		delete(c.ending, x)
 		x.unread.late.Stop()
+	case waits:
+		waits = false
+		if left := min(c.listener.limits.SendTimeout, time.Until(x.unread.until)); x.unread.late.Stop() {
+			x.unread.late.Reset(left)
+		}
 	}
 	c.mu.Unlock()
 	if waits {
@@ -263,14 +272,43 @@ func (c *conn) took(x *call) {
 	}
 }
 
+// reset ends the counts of a call whose stream was reset.
+func (c *conn) reset(x *call) {
+	var unread []*hold
+	c.mu.Lock()
+	x.unread.reset = true
+	_, waits := c.ending[x]
+	if waits {
+		delete(c.ending, x)
+		x.unread.late.Stop()
+	}
+	for h := range c.replies {
+		if h.call == x {
+			unread = append(unread, h)
+		}
+	}
+	c.mu.Unlock()
+	for _, h := range unread {
+		c.taken(h)
+	}
+	if waits {
+		x.leave()
+	}
+}
+
+// maxSendTimeouts is how many SendTimeouts a client may need for what is left of a call that has ended, if
+// it takes something within each: 10, so that a slow client gets the status of its stream.
+const maxSendTimeouts = 10
+
 // ended ends a call whose handler has ended, as soon as the client has taken its messages. If the client
-// does not take them within SendTimeout, the connection is closed.
+// takes none of them for SendTimeout, or not all within maxSendTimeouts, the connection is closed.
 func (c *conn) ended(x *call) {
 	c.mu.Lock()
-	waits := x.unread.messages > 0 && !c.closed
+	waits := x.unread.messages > 0 && !x.unread.reset && !c.closed
 	if waits {
 		c.ending[x] = struct{}{}
-		x.unread.late = time.AfterFunc(c.listener.limits.SendTimeout, c.late)
+		timeout := c.listener.limits.SendTimeout
+		x.unread.late, x.unread.until = time.AfterFunc(timeout, c.late), time.Now().Add(maxSendTimeouts*timeout)
 	}
 	c.mu.Unlock()
 	if !waits {

@@ -75,6 +75,7 @@ type hold struct {
 	client *client
 	bytes  atomic.Int64
 	late   *time.Timer // guarded by conn.mu
+	call   *call       // of the reply that has the hold; guarded by conn.mu
 }
 
 // shrink releases all but n bytes.
@@ -115,7 +116,8 @@ type reply struct {
 }
 
 // codec is gRPC's codec for protocol buffers. It releases the hold of a reply, and counts the reply as
-// taken, when the transport frees the encoded bytes: they were written, or their stream was reset.
+// taken, when the transport frees the encoded bytes: they were written, or their stream was reset. See
+// resets for those that the transport never frees.
 type codec struct{ encoding.CodecV2 }
 
 // pooledBytes is more than 1 KiB, the capacity up to which gRPC does not return a buffer to its pool, so
@@ -139,7 +141,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return nil, err
 	}
 	if r.hold != nil {
-		r.hold.conn.await(r.hold, r.hold.all.limits.SendTimeout)
+		r.hold.conn.await(r.call, r.hold, r.hold.all.limits.SendTimeout)
 	}
 	return mem.BufferSlice{mem.NewBuffer(&data, taken{r.call, r.hold})}, nil
 }

@@ -135,7 +135,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	s.inFlight = newBytesInFlight(limits)
 	s.clients, s.refused = newClients(limits), newRefusals()
 	s.rates = clientlimit.NewRates(limits.CallsPerSecond, limits.QueueTimeout)
-	s.grpc = grpc.NewServer(append(s.measureCalls(),
+	s.grpc = grpc.NewServer(append(append(s.measureCalls(), grpc.StatsHandler(resets{})),
 		s.opts.credentials(),
 		grpc.MaxRecvMsgSize(s.opts.MaxMessageBytes),
 		grpc.MaxHeaderListSize(uint32(limits.HeaderBytes)),

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -223,16 +224,26 @@ func (r *raw) answered(t *testing.T, stream uint32) error {
 	return r.ended[stream]
 }
 
-// A small reply occupies a stream until its client has taken it. A client gets no more streams than its
-// share, another client is served, and the connection is closed in the end.
+// TestSmallRepliesThatNobodyTakesAreBounded checks that a small reply occupies a stream until its client has
+// taken it. A client gets no more streams than its share, another client is served, and the connection is
+// closed in the end. A client that asks for compressed replies gets no more.
 func TestSmallRepliesThatNobodyTakesAreBounded(t *testing.T) {
 	t.Parallel()
+	for _, encoding := range []string{"identity", gzip.Name} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			smallRepliesAreBounded(t, hpack.HeaderField{Name: "grpc-encoding", Value: encoding})
+		})
+	}
+}
+
+func smallRepliesAreBounded(t *testing.T, encoding hpack.HeaderField) {
 	check, _ := checker(t, "slow drive", "other drive")
 	synctest.Test(t, func(t *testing.T) {
 		lis := inMemory(t, memory.New(nil).Open(), &tapeserver.Options{Auth: check, Logger: quietly, Limits: tapeserver.Limits{Streams: 8}}, 1<<20)
 		begun := speak(t, dialMemory(t, lis)).begin(t)
 		ask := func(c *raw, method string, as string) error {
-			stream := c.call(t, method, bearer(as))
+			stream := c.call(t, method, bearer(as), encoding)
 			c.send(t, stream, beginRequest("i"), -1)
 			return c.answered(t, stream)
 		}

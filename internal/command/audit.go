@@ -1,13 +1,10 @@
 package command
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -83,9 +80,8 @@ the counts are the last one, {"report": …}.`,
   tapestore audit --store postgres://user@host/database --format json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd)
 			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal kills the process
 			address, err := givenStore(url, os.LookupEnv)
 			switch {
 			case err != nil:

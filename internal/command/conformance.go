@@ -1,13 +1,10 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"regexp"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -117,9 +114,8 @@ generated from the contract's interface: a case presents a stale token to each o
 				return showVectors(cmd, given)
 			}
 			conformance.RunChild() // before creating anything that a child would leave behind
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd)
 			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal kills the process
 			cmd.SetContext(ctx)
 			if given.all && (given.engine != "" || given.store != "" || given.gallery) {
 				return errors.New("--all runs every engine; it does not go with --engine, --store or --gallery")

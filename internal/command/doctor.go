@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"unicode"
 
@@ -40,9 +38,8 @@ tapestore emulators doctor reports what engines this machine can start.`,
   tapestore doctor --store sqlite:./tape.db --write --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd)
 			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal kills the process
 			address, err := givenStore(url, os.LookupEnv)
 			if err != nil {
 				return err

@@ -8,10 +8,8 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -57,9 +55,8 @@ by the host of the server behind it, as behind the AlloyDB Auth Proxy.`,
 			if name, ok := forgetful[args[0]]; ok && dir != "" {
 				return fmt.Errorf("--dir is for engines that keep data, and the emulator of %s keeps none", name)
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd)
 			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal kills the process
 			return up(ctx, args[0], dir, cmd.OutOrStdout())
 		},
 	}

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,9 +77,8 @@ worst begins one epoch more.`,
 
 // on opens the store, at a URL that open has changed to create nothing, and calls do.
 func (e *epochs) on(cmd *cobra.Command, open func(string) string, do func(context.Context, runstore.EpochManager) error) (err error) {
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interruptible(cmd)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal kills the process, even at a prompt
 	if e.format != "table" && e.format != "json" {
 		return fmt.Errorf("--format is %q; it is table or json", e.format)
 	}

@@ -1,12 +1,9 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -26,9 +23,8 @@ store, beside any other work, and may be interrupted and repeated.`,
 		Example: `  tapestore gc --store bigtable://project/instance/table`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd)
 			defer stop()
-			context.AfterFunc(ctx, stop) // so that the second signal kills
 			address, err := givenStore(url, os.LookupEnv)
 			if err != nil {
 				return err

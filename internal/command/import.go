@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -45,9 +43,8 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
   gzip -dc tape.jsonl.gz | tapestore import --store sqlite:./copy.db --from -`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd)
 			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal kills the process
 			address, err := givenStore(url, os.LookupEnv)
 			if err != nil {
 				return err

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -230,9 +228,8 @@ func (e *exitError) Unwrap() error { return e.error }
 const exitRefused = 2
 
 func (l *leases) breakLease(cmd *cobra.Command, args []string) (err error) {
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interruptible(cmd)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal kills the process
 	req := lease.BreakRequest{
 		Run: runstore.RunID(args[0]), Whoever: l.whoever, Operator: runstore.Owner(l.operator), Reason: l.reason, Quiet: l.quiet,
 	}

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -39,9 +37,8 @@ plan or a step failed.`,
   tapestore migrate --apply --store postgres://admin@host/tape`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd)
 			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal kills the process
 			address, err := givenStore(url, os.LookupEnv)
 			if err != nil {
 				return err

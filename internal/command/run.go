@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -80,9 +78,8 @@ type purgedView struct {
 }
 
 func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := interruptible(cmd)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal kills the process, even at a prompt
 	req := admin.PurgeRequest{Run: runstore.RunID(run), Preempt: r.preempt, Operator: runstore.Owner(r.operator), Reason: r.reason}
 	address, err := givenStore(r.url, os.LookupEnv)
 	switch {

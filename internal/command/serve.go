@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,9 +76,8 @@ A server that cannot be reached is waited for: 30 seconds, or what retry_timeout
 			if err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd)
 			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal kills the process
 			if err := serve(ctx, cfg, cmd.ErrOrStderr()); err != nil {
 				return errors.New(hideArguments(oneLine(err), []string{cfg.store})) // it may be from the file
 			}

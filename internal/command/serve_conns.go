@@ -12,7 +12,7 @@ import (
 	"github.com/tapestore/tapestore/internal/clientlimit"
 )
 
-// The most open connections of the HTTP listeners. One address gets half, so that a client that opens
+// The most open connections of the HTTP listeners. One address gets a part, so that a client that opens
 // connections and leaves them leaves some for the others.
 const (
 	// maxProbes: a probe is one request, after which its connection is closed.
@@ -27,10 +27,13 @@ const (
 type httpConns struct{ probes, metrics, inspector *clientlimit.Conns }
 
 func newHTTPConns(log *slog.Logger) httpConns {
-	conns := func(listener string, most int) *clientlimit.Conns {
-		return clientlimit.NewConns(clientlimit.ConnsOptions{Total: most, PerAddress: most / 2, Listener: listener, Log: log})
+	conns := func(listener string, most, perAddress int) *clientlimit.Conns {
+		return clientlimit.NewConns(clientlimit.ConnsOptions{Total: most, PerAddress: perAddress, Listener: listener, Log: log})
 	}
-	return httpConns{conns("probes", maxProbes), conns("metrics", maxScrapes), conns("inspector", maxBrowsers)}
+	return httpConns{
+		conns("probes", maxProbes, maxProbes/2), conns("metrics", maxScrapes, maxScrapes/2),
+		conns("inspector", maxBrowsers, clientlimit.Share(maxBrowsers)), // behind a proxy all browsers have one address
+	}
 }
 
 // measure makes a counter show the refused connections.

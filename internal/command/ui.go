@@ -12,11 +12,9 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,9 +51,8 @@ users of this machine cannot read the store. --listen accepts loopback addresses
   tapestore ui --store sqlite:./tape.db --listen 8080 --allow-break`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			ctx, stop := interruptible(cmd)
 			defer stop()
-			context.AfterFunc(ctx, stop) // a second signal kills the process
 			cfg.out, cfg.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return cfg.run(ctx)
 		},

@@ -23,10 +23,13 @@ func shape(t testing.TB, conn execer) string {
 	t.Helper()
 	var all []string
 	for _, table := range []string{"runs", "events", "records", "places", "batches", "epochs"} {
-		without := `'{void_nonces,recent,no,run,created,runnable,expires,last_position,position,nonce,time,updated,at,written,granted,renewed,progressed,indexed_expires,place}'::text[]`
+		without := `'{void_nonces,recent,no,run,created,runnable,expires,last_position,position,nonce,time,updated,at,written,granted,renewed,progressed,ended,indexed_expires,place}'::text[]`
 		row := `to_jsonb(t) - ` + without
-		if table == "batches" { // the id may be made of a nonce
+		switch table {
+		case "batches": // the id may be made of a nonce
 			row += ` - 'id'`
+		case "runs":
+			row += ` || jsonb_build_object('has_ended', ended IS NOT NULL)`
 		}
 		all = append(all, table, get[string](t, conn,
 			`SELECT coalesce(string_agg(row, E'\n' ORDER BY row), '') FROM (SELECT (`+row+`)::text AS row FROM tapestore.`+table+` t) rows`))
