@@ -64,6 +64,8 @@ type Report struct {
 	First  error
 	// More reports that the pass ended at MaxRuns.
 	More bool
+	// Complete reports that the pass came to its end, or to MaxRuns.
+	Complete bool
 }
 
 // ErrFailed reports that a pass went through all runs, and some of them could not be archived or purged.
@@ -123,6 +125,7 @@ func (p *pass) scan(ctx context.Context) (err error) {
 	}
 	until := p.now.Add(-p.opts.Journals)
 	if !until.After(time.Unix(0, 0)) { // before all times of a store, and zero would mean now
+		p.report.Complete = true
 		return nil
 	}
 	q := runstore.IndexQuery{Index: runstore.IndexRuns, Until: until, Limit: scanPage}
@@ -132,6 +135,7 @@ func (p *pass) scan(ctx context.Context) (err error) {
 			return fmt.Errorf("scan the runs: %w", err)
 		}
 		if len(page) == 0 {
+			p.report.Complete = true
 			return nil
 		}
 		for _, entry := range page {
@@ -144,7 +148,7 @@ func (p *pass) scan(ctx context.Context) (err error) {
 				return err
 			}
 			if p.opts.MaxRuns > 0 && p.report.Purged >= p.opts.MaxRuns {
-				p.report.More = true
+				p.report.More, p.report.Complete = true, true
 				return nil
 			}
 		}
@@ -184,6 +188,9 @@ func (p *pass) one(ctx context.Context, id runstore.RunID) error {
 		p.opts.Decided(d)
 		if p.report.Failed++; p.report.First == nil {
 			p.report.First = d.Err
+		}
+		if errors.Is(err, runstore.ErrCorrupt) { // it stays so: it must not keep other runs from their turn
+			return context.Cause(ctx)
 		}
 		if p.inARow++; p.inARow == maxFailuresInARow {
 			return fmt.Errorf("%w: %d in a row, the last: %w", ErrFailed, p.inARow, d.Err)

@@ -197,10 +197,19 @@ func TestCrashAfterTheArchive(t *testing.T) {
 		first := filepath.Join(dir.String(), names[0])
 		whole := must(os.ReadFile(first))(t)
 		must(0, os.WriteFile(filepath.Join(dir.String(), names[1]), []byte("{damaged"), 0o600))(t)
-		must(0, os.WriteFile(filepath.Join(dir.String(), names[2]), whole, 0o600))(t) // of another run
+		third := filepath.Join(dir.String(), names[2])
+		own := must(os.ReadFile(third))(t)
+		must(0, os.WriteFile(third, whole, 0o600))(t) // of another run
 		o.Archive = dir
-		if report := pass(t, s, o); report.Purged != 3 || report.Reused != 1 || report.Archived != 2 {
-			t.Errorf("the repeat: %+v", report)
+		if report, err := retain.Pass(t.Context(), s, o); report.Purged != 2 || report.Reused != 1 || report.Archived != 1 || report.Failed != 1 || !strings.Contains(err.Error(), "not replaced") {
+			t.Errorf("the repeat: %+v, %v", report, err)
+		}
+		if string(must(os.ReadFile(third))(t)) != string(whole) {
+			t.Error("an intact archive of another run was replaced")
+		}
+		must(0, os.WriteFile(third, own, 0o600))(t)
+		if report := pass(t, s, o); report.Purged != 1 || report.Reused != 1 || !report.Complete {
+			t.Errorf("after the object was put back: %+v", report)
 		}
 		if string(must(os.ReadFile(first))(t)) != string(whole) || len(files(t, dir)) != 3 {
 			t.Error("the repeat has changed an object")

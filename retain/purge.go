@@ -52,8 +52,16 @@ func (p *pass) archive(ctx context.Context, c candidate, name string) (found boo
 	digest, err := p.readBack(ctx, name)
 	switch {
 	case err == nil && digest == c.Digest:
+		// A process that died may have left the object before its name was durable.
+		if s, ok := p.opts.Archive.(Syncer); ok {
+			if err := s.Sync(name); err != nil {
+				return false, fmt.Errorf("sync %s: %w", name, err)
+			}
+		}
 		p.report.Reused++
 		return true, nil
+	case err == nil: // the name has the digest, so this is not what an earlier pass wrote under it
+		return false, fmt.Errorf("%s has an intact archive of another state (digest %.16s…), which is not replaced: does every name lead to the same object?", name, digest)
 	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, runstore.ErrCorrupt):
 		return false, fmt.Errorf("read %s: %w", name, err)
 	}

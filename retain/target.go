@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,12 @@ type Target interface {
 	Open(ctx context.Context, name string) (io.ReadCloser, error)
 	// String names the target for people, without secrets.
 	String() string
+}
+
+// Syncer is implemented by a [Target] whose objects can be visible before they are durable.
+type Syncer interface {
+	// Sync makes an object durable that Open has returned.
+	Sync(name string) error
 }
 
 // ObjectName returns the name of the object that has the archive of a state. States with different
@@ -64,8 +71,8 @@ func escape(id string) string {
 	return text[:min(len(text), maxEscaped)]
 }
 
-// Dir is a directory as a target. Files and directories are for this user only. A process that is killed
-// can leave a file that ends in [PartialSuffix], which may be deleted while no other pass runs.
+// Dir is a directory as a target. It must exist: one that is missing may be a volume that is not mounted.
+// Files and the directories in it are for this user only. A process that is killed can leave a file that ends in [PartialSuffix], which may be deleted while no other pass runs.
 type Dir string
 
 // PartialSuffix is the end of the names of files that are being written.
@@ -78,7 +85,10 @@ func (d Dir) String() string { return string(d) }
 func (d Dir) Write(_ context.Context, name string, write func(io.Writer) error) (err error) {
 	path := filepath.Join(string(d), filepath.FromSlash(name))
 	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := d.Check(); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	f, err := os.CreateTemp(dir, "*"+PartialSuffix)
@@ -95,6 +105,27 @@ func (d Dir) Write(_ context.Context, name string, write func(io.Writer) error) 
 		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return errors.Join(dirsync.Sync(dir), dirsync.Sync(string(d)))
+}
+
+// Check returns an error unless d is a directory that exists.
+func (d Dir) Check() error {
+	switch info, err := os.Stat(string(d)); {
+	case err != nil:
+		return fmt.Errorf("the directory of the archive must exist, and is not made, because it may be a volume that is not mounted: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("the archive %s is no directory", d)
+	}
+	return nil
+}
+
+// Sync implements [Syncer].
+func (d Dir) Sync(name string) error {
+	path := filepath.Join(string(d), filepath.FromSlash(name))
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close(), dirsync.Sync(filepath.Dir(path)), dirsync.Sync(string(d)))
 }
 
 // Open implements [Target].

@@ -12,11 +12,12 @@ import (
 	"github.com/tapestore/tapestore/archive"
 	"github.com/tapestore/tapestore/retain/bucket"
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
 )
 
 func newImportCommand() *cobra.Command {
 	var url, from string
-	var raise, restore bool
+	var raise, restore, replay bool
 	cmd := &cobra.Command{
 		Use:   "import",
 		Short: "Write the runs of an archive to a store",
@@ -24,7 +25,7 @@ func newImportCommand() *cobra.Command {
 times, tokens, versions and index entries. The store is created if need be.
 
 The archive is read once to check its sums before anything is written, unless it comes from standard
-input (--from -). The epoch of the store is raised above that of the archive, so that no lease of
+input (--from -) or from a bucket. The epoch of the store is raised above that of the archive, so that no lease of
 the source is valid there and tokens only grow. That ends all leases of the store, so a store that
 has runs needs --raise-epoch.
 
@@ -34,7 +35,9 @@ that it was at. Start no driver on the store before the import has finished.
 
 With --restore, runs that tapestore retain or tapestore run purge has purged are put back into the
 same store from their archive. No epoch is raised, because the store remembers the tokens of purged runs,
-and no lease of another run ends. An object that tapestore retain has written to a bucket is named by its
+and no lease of another run ends. The events of a restored run are new in the feed, so reactions handle
+them again, with all their effects: a store with live reactions needs --replay-feed. To look at a run,
+import it into another store instead. An object that tapestore retain has written to a bucket is named by its
 URL, gs://BUCKET/PATH.
 
 The exit status is 0 when the store has all runs of the archive, 2 when some of its own runs differ
@@ -48,6 +51,9 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 			address, err := givenStore(url, os.LookupEnv)
 			if err != nil {
 				return err
+			}
+			if replay && !restore {
+				return errors.New("--replay-feed does nothing without --restore")
 			}
 			if raise && restore {
 				return errors.New("--restore puts runs back without a new epoch; give it or --raise-epoch")
@@ -68,6 +74,11 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, store.Close()) }()
+			if restore && !replay {
+				if err := refuseReactions(ctx, store); err != nil {
+					return err
+				}
+			}
 			report, err := archive.Import(ctx, source, store, &archive.ImportOptions{
 				RaiseEpoch: raise, Restore: restore,
 				Conflict: func(d archive.Difference) {
@@ -96,8 +107,20 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 	f.StringVar(&url, "store", "", "store URL ["+storeVariable+"]")
 	f.StringVar(&from, "from", "", "directory, file or object of a bucket (gs://…) to read, - for standard input")
 	f.BoolVar(&restore, "restore", false, "put runs back into the store that they were purged from, without a new epoch")
+	f.BoolVar(&replay, "replay-feed", false, "with --restore: let live reactions handle the events of the runs again")
 	f.BoolVar(&raise, "raise-epoch", false, "raise the epoch of a store that has runs, which ends their leases")
 	return cmd
+}
+
+// refuseReactions returns an error if the store has a live reaction.
+func refuseReactions(ctx context.Context, store runstore.RunStore) error {
+	for r, err := range tape.New(store, nil).Reactions(ctx) {
+		if err != nil {
+			return fmt.Errorf("list the reactions: %w", err)
+		}
+		return fmt.Errorf("the store has live reactions (%.64q), which would handle the events of restored runs again: import into another store, or allow that with --replay-feed", r.ID)
+	}
+	return nil
 }
 
 // openArchive returns the archive that a flag names: a directory, a file, an object of a bucket or "-" for

@@ -138,7 +138,7 @@ func TestConformanceCommandSelects(t *testing.T) {
 	t.Parallel()
 	out, errs, status := runCommand(t, builtCommand(t), "conformance", "--store", "memory", "--run", "^(I12/ttl|I4/a-killed)")
 	for _, want := range []string{
-		"memory reference (embedded), capabilities: MultiCommitter, Notifier, RunNotifier, EpochManager, Mover, Describer, StrictCommitter",
+		"memory reference (embedded), capabilities: MultiCommitter, Notifier, RunNotifier, EpochManager, TermReader, Mover, Describer, StrictCommitter",
 		"I12 Limits", "passed         ttl-is-bounded",
 		"not applicable a-killed-process-leaves-whole-batches-only", "the store lives in one process",
 		"suite of tapestore ", ", commit " + linkedCommit, "1 passed, 0 failed, 1 not applicable",

@@ -92,7 +92,7 @@ purged, and 1 otherwise. In JSON each run is one line, {"run": …}, and the cou
 				return err
 			}
 			switch {
-			case errors.Is(err, retain.ErrFailed) && ctx.Err() == nil:
+			case errors.Is(err, retain.ErrFailed) && result.runs.Complete && result.tasks.Failed == 0 && ctx.Err() == nil:
 				return &exitError{err, exitRefused}
 			case err != nil:
 				return fmt.Errorf("the pass did not finish; repeat it: %w", err)
@@ -106,7 +106,7 @@ purged, and 1 otherwise. In JSON each run is one line, {"run": …}, and the cou
 	f.StringVar(&text.feed, "feed", "", "how far readers of the feed may be behind; at most --journals")
 	f.StringVar(&text.tasks, "tasks", "", "age at which a completed task is deleted, for example 7d")
 	f.StringVar(&text.dead, "dead-tasks", "", "age at which a task of the dead-letter queue is deleted")
-	f.StringVar(&text.archive, "archive", "", `directory or bucket (gs://…) of the archive; "none" purges without one`)
+	f.StringVar(&text.archive, "archive", "", `directory, which must exist, or bucket (gs://…) of the archive; "none" purges without one`)
 	f.BoolVar(&dryRun, "dry-run", false, "show what would be purged, and change nothing")
 	f.BoolVar(&verbose, "verbose", false, "show each run that is purged")
 	f.Int64Var(&maxRuns, "max-runs", 0, "end after so many runs were purged; 0 for no limit")

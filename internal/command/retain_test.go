@@ -121,7 +121,10 @@ func TestRetainOnEveryEngine(t *testing.T) {
 				t.Errorf("the run with an open effect: %v", err)
 			}
 			file := filepath.Join(dir, filepath.FromSlash(object))
-			if _, errs, err := here(t, "", "import", "--restore", "--store", url, "--from", file); err != nil || !strings.HasPrefix(errs, "imported 1 runs") {
+			if _, errs, err := here(t, "", "import", "--restore", "--store", url, "--from", file); err == nil || !strings.Contains(err.Error(), "live reactions") {
+				t.Fatalf("import --restore beside a reaction: %s, %v", errs, err)
+			}
+			if _, errs, err := here(t, "", "import", "--restore", "--replay-feed", "--store", url, "--from", file); err != nil || !strings.HasPrefix(errs, "imported 1 runs") {
 				t.Fatalf("import --restore: %s, %v", errs, err)
 			}
 			after, err := store.GetRun(t.Context(), settled)
@@ -272,6 +275,6 @@ func TestServeRetains(t *testing.T) {
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 			t.Errorf("the archive has %d entries, %v", len(entries), err)
 		}
-		<-(&retention{}).serve(t.Context(), store, "", nil) // without settings it ends at once
+		<-(*retention)(nil).serve(t.Context(), store, "", nil) // without settings it ends at once
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -134,11 +135,20 @@ func (r *retention) open(ctx context.Context) error {
 			return err
 		}
 		r.target, r.closeTarget = b, b.Close
+	case strings.EqualFold(r.archive, noArchive), nearlyURL.MatchString(r.archive):
+		return fmt.Errorf("the archive %.64q is neither a directory, nor a bucket (gs://…), nor %q; write ./%s for a directory of that name", r.archive, noArchive, r.archive)
 	default:
-		r.target = retain.Dir(r.archive)
+		dir := retain.Dir(r.archive)
+		if err := dir.Check(); err != nil {
+			return err
+		}
+		r.target = dir
 	}
 	return nil
 }
+
+// nearlyURL matches texts that begin as a URL does: a mistyped bucket is no name of a new directory.
+var nearlyURL = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+:`)
 
 // close closes the target.
 func (r *retention) close() error { return r.closeTarget() }

@@ -31,7 +31,7 @@ func addRetainFlags(f *pflag.FlagSet) {
 	f.Int("retain-pace", defaultRetainPace, "runs per second that are archived and purged; 0 for no limit [TAPE_RETAIN_PACE]")
 }
 
-// retention returns the settings of retention.
+// retention returns the settings of retention, nil if nothing is to be retained.
 func (s *settings) retention() *retention {
 	text := func(flag string) string { return s.values[flag].text }
 	r, faults := retentionText{
@@ -52,6 +52,9 @@ func (s *settings) retention() *retention {
 		s.refuse(pace, "is %s; it is a whole number, 0 for no limit", quoted(pace.text))
 	}
 	r.pace = float64(n)
+	if !r.on() {
+		return nil
+	}
 	return r
 }
 
@@ -59,7 +62,7 @@ func (s *settings) retention() *retention {
 // last one has ended. Without settings it does nothing.
 func (r *retention) serve(ctx context.Context, store runstore.RunStore, label string, measures *serveTelemetry) <-chan struct{} {
 	ended := make(chan struct{})
-	if !r.on() {
+	if r == nil {
 		close(ended)
 		return ended
 	}

@@ -56,11 +56,13 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := cfg.retention.open(ctx); err != nil {
-		measures.stop(ctx)
-		return fmt.Errorf("--retain-archive: %w", err)
+	if cfg.retention != nil {
+		if err := cfg.retention.open(ctx); err != nil {
+			measures.stop(ctx)
+			return fmt.Errorf("--retain-archive: %w", err)
+		}
+		defer func() { _ = cfg.retention.close() }() // nothing is being written
 	}
-	defer func() { _ = cfg.retention.close() }() // nothing is being written
 	probes := &tapeserver.Probes{}
 	stopProbes := serveProbes(probes, cfg.probes, measures.conns.probes, log)
 	defer stopProbes()

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/tapestore/tapestore/inspector"
+	"github.com/tapestore/tapestore/internal/clientlimit"
 	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/tapeserver"
 )
@@ -109,7 +110,12 @@ func TestSlowHTTPClientsAreCut(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				lis := inMemory(t, serve)
-				most := map[string]int{"probes": maxProbes, "metrics": maxScrapes, "inspector": maxBrowsers}[name] / 2
+				most := map[string]int{"probes": maxProbes, "metrics": maxScrapes, "inspector": maxBrowsers}[name]
+				if name == "inspector" {
+					most = clientlimit.Share(most)
+				} else {
+					most /= 2
+				}
 				for i := range most + 1 { // of one address
 					conn, err := lis.DialContext(t.Context())
 					if err != nil {

@@ -50,6 +50,9 @@ func Open(ctx context.Context, address string) (*Bucket, error) {
 	if !blob.DefaultURLMux().ValidBucketScheme(u.Scheme) {
 		return nil, fmt.Errorf("%s: this program has no driver for the scheme %.32q; it has %s, and takes directories", shown, u.Scheme, strings.Join(schemes(), ", "))
 	}
+	if u.Query().Has("key") { // gocloud then gives every object this name
+		return nil, fmt.Errorf("%s: the parameter key names one object for all archives; use prefix", shown)
+	}
 	b, err := blob.OpenBucket(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", shown, strings.ReplaceAll(err.Error(), address, shown))

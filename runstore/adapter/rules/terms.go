@@ -40,9 +40,9 @@ func (l TermList) With(t runstore.Term) TermList {
 	next := append(binary.AppendUvarint([]byte{termListVersion}, uint64(len(fields))), fields...)
 	n := 1
 	_ = l.each(func(entry, fields []byte) error {
-		token, _ := binary.Uvarint(fields)
+		old, err := decodeTerm(fields)
 		switch {
-		case token >= uint64(t.Token):
+		case err != nil || old.Token >= t.Token:
 		case n == runstore.RememberedTerms-1 || len(next)+len(entry) > MaxTermList:
 			return errTermList // ends the loop
 		default:
@@ -78,30 +78,36 @@ func (l TermList) each(f func(entry, fields []byte) error) error {
 // decode returns the terms, the newest first.
 func (l TermList) decode() (terms []runstore.Term, err error) {
 	err = l.each(func(_, fields []byte) error {
-		var numbers [5]uint64
-		for i := range numbers {
-			n, used := binary.Uvarint(fields)
-			if used <= 0 {
-				return errTermList
-			}
-			numbers[i], fields = n, fields[used:]
-		}
-		var names [3]string
-		for i := range names {
-			size, used := binary.Uvarint(fields)
-			if used <= 0 || uint64(len(fields)-used) < size {
-				return errTermList
-			}
-			names[i], fields = string(fields[used:used+int(size)]), fields[used+int(size):]
-		}
-		terms = append(terms, runstore.Term{
-			Token: runstore.Token(numbers[0]), Owner: runstore.Owner(names[0]), Reactor: runstore.Reactor(names[1]),
-			GrantedAt: runstore.FromMicros(int64(numbers[1])), ExpiresAt: runstore.FromMicros(int64(numbers[2])),
-			EndedAt: runstore.FromMicros(int64(numbers[3])), End: runstore.GrantEnd(numbers[4]), Reason: names[2],
-		})
-		return nil
+		t, err := decodeTerm(fields)
+		terms = append(terms, t)
+		return err
 	})
 	return terms, err
+}
+
+// decodeTerm returns the term that has the fields.
+func decodeTerm(fields []byte) (runstore.Term, error) {
+	var numbers [5]uint64
+	for i := range numbers {
+		n, used := binary.Uvarint(fields)
+		if used <= 0 {
+			return runstore.Term{}, errTermList
+		}
+		numbers[i], fields = n, fields[used:]
+	}
+	var names [3]string
+	for i := range names {
+		size, used := binary.Uvarint(fields)
+		if used <= 0 || uint64(len(fields)-used) < size {
+			return runstore.Term{}, errTermList
+		}
+		names[i], fields = string(fields[used:used+int(size)]), fields[used+int(size):]
+	}
+	return runstore.Term{
+		Token: runstore.Token(numbers[0]), Owner: runstore.Owner(names[0]), Reactor: runstore.Reactor(names[1]),
+		GrantedAt: runstore.FromMicros(int64(numbers[1])), ExpiresAt: runstore.FromMicros(int64(numbers[2])),
+		EndedAt: runstore.FromMicros(int64(numbers[3])), End: runstore.GrantEnd(numbers[4]), Reason: names[2],
+	}, nil
 }
 
 // lastTerm returns the term of the run's last grant, and false if there was none, or if it is not
