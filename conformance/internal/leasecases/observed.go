@@ -17,18 +17,13 @@ type observed struct {
 	mu       sync.Mutex
 	answered map[runstore.RunID]bool      // runs of acquires that were granted or refused
 	granted  map[runstore.RunID]time.Time // when the reply of a grant arrived
-	renewed  map[runstore.RunID]renewal   // the last renewal that succeeded
-	expected bool                         // whether first is to be set
-	first    time.Time                    // the first answer since expectAnswers
+	renewed  map[runstore.RunID]time.Time // when the last renewal that succeeded was sent
 }
-
-// renewal is when a request was sent and when its reply arrived.
-type renewal struct{ sent, replied time.Time }
 
 func newObserved(s runstore.RunStore) *observed {
 	return &observed{
 		RunStore: s, answered: map[runstore.RunID]bool{},
-		granted: map[runstore.RunID]time.Time{}, renewed: map[runstore.RunID]renewal{},
+		granted: map[runstore.RunID]time.Time{}, renewed: map[runstore.RunID]time.Time{},
 	}
 }
 
@@ -40,7 +35,6 @@ func (o *observed) AcquireLease(ctx context.Context, req runstore.AcquireRequest
 	granted, err := o.RunStore.AcquireLease(ctx, req)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.saw(err)
 	if err == nil || errors.Is(err, runstore.ErrLeaseHeld) {
 		o.answered[req.Run] = true
 	}
@@ -56,42 +50,10 @@ func (o *observed) RenewLease(ctx context.Context, req runstore.RenewRequest) (r
 	renewed, err := o.RunStore.RenewLease(ctx, req)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.saw(err)
 	if err == nil {
-		o.renewed[req.Fence.Run()] = renewal{sent, time.Now()}
+		o.renewed[req.Fence.Run()] = sent
 	}
 	return renewed, err
-}
-
-// GetRun implements runstore.RunStore.
-func (o *observed) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
-	run, err := o.RunStore.GetRun(ctx, id)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.saw(err)
-	return run, err
-}
-
-// saw records an answer of the store. The caller holds mu.
-func (o *observed) saw(err error) {
-	answer := err == nil || errors.Is(err, runstore.ErrLeaseHeld) || errors.Is(err, runstore.ErrFenced)
-	if answer && o.expected && o.first.IsZero() {
-		o.first = time.Now()
-	}
-}
-
-// expectAnswers makes firstAnswer return the time of the next answer.
-func (o *observed) expectAnswers() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.expected, o.first = true, time.Time{}
-}
-
-// firstAnswer returns when the store first answered since expectAnswers; zero if it has not.
-func (o *observed) firstAnswer() time.Time {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.first
 }
 
 // grantedAt returns when a lease of the run was granted; zero if none was.
@@ -101,8 +63,8 @@ func (o *observed) grantedAt(id runstore.RunID) time.Time {
 	return o.granted[id]
 }
 
-// lastRenewal returns the last renewal of a lease of the run that succeeded.
-func (o *observed) lastRenewal(id runstore.RunID) renewal {
+// lastRenewal returns when the last renewal of a lease of the run that succeeded was sent; zero if none was.
+func (o *observed) lastRenewal(id runstore.RunID) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.renewed[id]
