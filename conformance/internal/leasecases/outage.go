@@ -195,6 +195,7 @@ func (o outage) attempt(t harness.T, e *harness.Env, n int) (kept int) {
 	mu.Lock()
 	cut = true // a holder that a busy machine has stopped for a TTL may have lost its lease before
 	mu.Unlock()
+	before := time.Now()
 	o.begin()
 	began := time.Now()
 	e.Await(t, harness.CaseTimeout, func() bool { _, n := trusted(); return time.Since(began) > o.lasts && n == 0 })
@@ -209,9 +210,13 @@ func (o outage) attempt(t harness.T, e *harness.Env, n int) (kept int) {
 
 	// late reports whether a contender that took the lease of run i waited for as long as it must: a TTL
 	// from the holder's last renewal or, if none since the outage was answered, from the end of the outage:
-	// the store may have applied a renewal whose reply came too late for the holder.
+	// the store may have applied a renewal whose reply came too late for the holder. A request that was sent
+	// before the outage asked for a lease that had expired, and the store may have granted it at any time.
 	late := func(i int) bool {
 		granted, from := contending.grantedAt(id(i)), ended
+		if !granted.IsZero() && contending.askedAt(id(i)).Before(before) {
+			return true
+		}
 		if last := holding.lastRenewal(id(i)); last.After(from) {
 			from = last
 		}
