@@ -49,7 +49,7 @@ func hashOf(id runstore.RunID) string {
 
 // maxEscaped bounds the part of an object's name that shows the run's id, 120 bytes: with numbers and
 // digest the name has less than 255, the limit of most file systems. A longer id is cut; the digest
-// tells the runs apart.
+// distinguishes the runs.
 const maxEscaped = 120
 
 // escape returns an id with every byte but letters, digits, "-" and "_" as = and two hexadecimal digits.

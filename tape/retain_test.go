@@ -10,8 +10,8 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// Tasks that ended before their times are deleted, over several commits and shards that nobody matches
-// any more; open tasks, young ones and the cursor stay.
+// TestTrimTasks checks that tasks which ended before the given times are deleted, over several commits and in
+// shards of deregistered reactions. Open tasks, younger tasks and the cursor stay.
 func TestTrimTasks(t *testing.T) {
 	t.Parallel()
 	tp, store, clock := newTape(t)

@@ -31,7 +31,7 @@ const (
 	// idleConnection bounds the memory of an idle connection, with that of the test's own end of it: twice
 	// the 53 KB that were measured, of which 32 KiB are gRPC's buffer for reading.
 	idleConnection = 110 << 10
-	// underAttack bounds the memory of the messages of slow clients, beside the idle connections: the
+	// underAttack bounds the memory of the messages of slow clients, in addition to the idle connections: the
 	// 128 MiB of BytesInFlight, up to three times while messages are encoded.
 	underAttack = 384 << 20
 )

@@ -81,7 +81,7 @@ func frames(write func(f *http2.Framer) error) []byte {
 
 var quietly = slog.New(slog.DiscardHandler)
 
-// A client that is slow on purpose loses its connection, whatever part of the protocol it draws out.
+// TestSlowClientsAreCut checks that a client which draws out any part of the protocol loses its connection.
 func TestSlowClientsAreCut(t *testing.T) {
 	t.Parallel()
 	opened := append([]byte(http2.ClientPreface), frames(func(f *http2.Framer) error { return f.WriteSettings() })...)

@@ -34,8 +34,8 @@ fired, or a step over two runs; and one that is STUCK.
 --feed is how far readers of the feed may be behind without losing an event. It is a promise: --journals
 must be as long, and a purge takes no event out of the feed that is younger.
 
---tasks deletes completed tasks of reactions, and --dead-tasks those of the dead-letter queue, which nobody
-has done. They are not archived. Open tasks stay.
+--tasks deletes completed tasks of reactions, and --dead-tasks those of the dead-letter queue, which were
+never done. They are not archived. Open tasks stay.
 
 Durations have a unit: 90d, 12w, 36h. The least is one day. The archive is a directory, or a bucket:
 gs://BUCKET?prefix=PATH/. Its objects have one run each, and tapestore import --restore puts it back.

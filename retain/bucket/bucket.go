@@ -1,5 +1,5 @@
 // Package bucket opens object stores as targets of package retain, by URL, through gocloud.dev/blob. It is
-// a package of its own so that programs that import package retain do not depend on the clients of
+// a separate package so that programs that import package retain do not depend on the clients of
 // object stores.
 //
 // It registers the driver of Google Cloud Storage, gs://BUCKET. A program that imports another driver of
