@@ -14,6 +14,9 @@ import (
 // CheckVersion is checkVersion.
 func CheckVersion(v string) error { return checkVersion(v) }
 
+// Explain is explain.
+func Explain(path string, err error) error { return explain(path, err) }
+
 // Queued returns how many operations wait for a transaction.
 func Queued(s *Store) int {
 	w := s.engine.writer

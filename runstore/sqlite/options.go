@@ -126,11 +126,12 @@ func checkPath(path string, mustExist bool) (string, error) {
 }
 
 // explain adds to SQLite's error the name of the file and what to check. A process that has run out
-// of file descriptors gets the same code as a process that may not open the file; explain opens the
-// file once more to distinguish the two.
+// of file descriptors gets the same code as a process that may not open the file; explain opens
+// another file to distinguish the two. It must not open the database: closing any descriptor of a file
+// ends all locks that the process has on it (fcntl(2)), also those of a store that is open.
 func explain(path string, err error) error {
 	if code(err) == sqlite3.SQLITE_CANTOPEN {
-		file, openErr := os.Open(path)
+		file, openErr := os.Open(os.DevNull)
 		if openErr == nil {
 			_ = file.Close()
 		}
