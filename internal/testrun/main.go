@@ -5,10 +5,10 @@
 // server, and to the concurrent cases of SQLite's suite. All of SQLite takes three times as long
 // with it; so do the many executions in crossrun, where one actor runs at a time, those in
 // tapeserver/cuts and tapeserver/fuzz, whose server runs with it in tapeserver and in faultyservers,
-// and those in archive. Packages that share no memory between goroutines, or only start processes, run
-// without it, too. So do the engines behind a server, at the same time, because their suites wait as
-// much as they compute. A full run applies it to everything, two packages at a time, and sets
-// [effort.Variable].
+// and those in archive. For retain/bucket, hundreds of packages would be compiled with it. Packages
+// that share no memory between goroutines, or only start processes, run without it, too. So do the
+// engines behind a server, at the same time, because their suites wait as much as they compute. A full
+// run applies it to everything, two packages at a time, and sets [effort.Variable].
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 var plain = []string{
 	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable",
 	"./emulators/spanner", "./emulators/postgres", "./emulators/alloydb", "./emulators/bigtable", "./emulators/doctor",
-	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./tapeserver/fuzz", "./crossrun", "./fence", "./archive",
+	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./tapeserver/fuzz", "./crossrun", "./fence", "./archive", "./retain/bucket",
 	"./demo", "./conformance/mutants", "./internal/docs", "./internal/clocklint", "./bench/show",
 }
 
