@@ -24,6 +24,10 @@ func (s RunStatus) ended() bool {
 // still refuse a listed run. It returns fewer than limit if they would not fit into one answer. A
 // run that cannot be read is logged and left out. One read per page.
 func (t *Tape) ListCompactableRuns(ctx context.Context, before time.Time, limit int) ([]Run, error) {
+	return t.listCompactableRuns(ctx, nil, before, limit)
+}
+
+func (t *Tape) listCompactableRuns(ctx context.Context, part *partScan, before time.Time, limit int) ([]Run, error) {
 	if limit <= 0 {
 		limit = 100
 	}
@@ -34,5 +38,5 @@ func (t *Tape) ListCompactableRuns(ctx context.Context, before time.Time, limit 
 		}
 	}
 	scan := runstore.IndexQuery{Index: IndexEnded, Until: until, Limit: min(limit, runstore.MaxPage), Heads: true}
-	return t.listRuns(ctx, scan, limit, func(head runstore.Run) bool { return RunStatus(head.Status).ended() })
+	return t.listRuns(ctx, part, scan, limit, func(head runstore.Run) bool { return RunStatus(head.Status).ended() })
 }

@@ -23,6 +23,10 @@ type DispatchQuery struct {
 // limit if they would not fit into one answer. An effect that cannot be read is logged and left
 // out. One read per page, and one of the store clock unless the query names the time.
 func (t *Tape) ListEffectsToDispatch(ctx context.Context, q DispatchQuery) ([]Effect, error) {
+	return t.listEffectsToDispatch(ctx, nil, q)
+}
+
+func (t *Tape) listEffectsToDispatch(ctx context.Context, part *partScan, q DispatchQuery) ([]Effect, error) {
 	if q.Limit <= 0 {
 		q.Limit = 200
 	}
@@ -43,8 +47,8 @@ func (t *Tape) ListEffectsToDispatch(ctx context.Context, q DispatchQuery) ([]Ef
 			return nil, err
 		}
 	}
-	entries := runstore.Entries(ctx, t.store, runstore.IndexQuery{Index: index, Until: now, Limit: min(q.Limit, runstore.MaxPage)})
-	list, err := t.listEffects(ctx, entries, q.Limit, func(e storedEffect) bool {
+	queues := []runstore.IndexQuery{{Index: index, Until: now, Limit: min(q.Limit, runstore.MaxPage)}}
+	list, err := t.listEffects(ctx, part, queues, q.Limit, func(e storedEffect) bool {
 		return e.isDispatchable(now) && (q.Connector == "" || e.Connector == q.Connector)
 	})
 	// The queue orders an effect with a lapsed claim by the end of that claim.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"iter"
 	"slices"
 	"time"
 
@@ -106,6 +105,10 @@ type UnresolvedQuery struct {
 // the ones that have waited longest: since they were due, their claim expired or they got stuck. An
 // obligation that cannot be read is logged and left out. One read per page and queue.
 func (t *Tape) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery) ([]Obligation, error) {
+	return t.listUnresolvedObligations(ctx, nil, q)
+}
+
+func (t *Tape) listUnresolvedObligations(ctx context.Context, part *partScan, q UnresolvedQuery) ([]Obligation, error) {
 	if q.Limit <= 0 {
 		q.Limit = 500
 	}
@@ -120,7 +123,7 @@ func (t *Tape) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery)
 	seen := map[identity]bool{}
 	var listed []Obligation
 	size := 0
-	for entry, err := range merge(t.unresolved(ctx, q, wanted)) {
+	for entry, err := range part.entries(ctx, t.store, unresolved(q, wanted)) {
 		if err != nil {
 			return nil, err
 		}
@@ -131,10 +134,11 @@ func (t *Tape) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery)
 			continue
 		}
 		seen[id] = true
-		if size += o.size(); size > maxAnswer {
+		if size += o.size(); size > part.room() {
 			break
 		}
 		if listed = append(listed, o); len(listed) == q.Limit {
+			part.took()
 			break
 		}
 	}
@@ -144,22 +148,19 @@ func (t *Tape) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery)
 	return listed, nil
 }
 
-// unresolved returns the scans that find the wanted obligations. The queue of due obligations is
-// scanned first, so that a row that gets stuck in between appears in both rather than in neither.
-func (t *Tape) unresolved(ctx context.Context, q UnresolvedQuery, wanted map[ObligationStatus]bool) []iter.Seq2[runstore.IndexEntry, error] {
+// unresolved returns the queues of the wanted obligations. The queue of due obligations is
+// read first, so that a row that gets stuck in between appears in both rather than in neither.
+func unresolved(q UnresolvedQuery, wanted map[ObligationStatus]bool) (queues []runstore.IndexQuery) {
 	page := min(q.Limit, runstore.MaxPage)
-	var streams []iter.Seq2[runstore.IndexEntry, error]
 	until := q.Now
 	if !until.IsZero() {
 		until = clampTime(until.Truncate(time.Millisecond).Add(time.Millisecond - runstore.TimePrecision))
 	}
 	if wanted[ObligationCommitted] && (until.IsZero() || until.After(time.Unix(0, 0))) {
-		streams = append(streams, runstore.Entries(ctx, t.store,
-			runstore.IndexQuery{Index: IndexObligations, Until: until, Limit: page}))
+		queues = append(queues, runstore.IndexQuery{Index: IndexObligations, Until: until, Limit: page})
 	}
 	if wanted[ObligationStuck] {
-		streams = append(streams, runstore.Entries(ctx, t.store,
-			runstore.IndexQuery{Index: IndexStuckObligations, Until: runstore.EndOfTime, Limit: page}))
+		queues = append(queues, runstore.IndexQuery{Index: IndexStuckObligations, Until: runstore.EndOfTime, Limit: page})
 	}
-	return streams
+	return queues
 }

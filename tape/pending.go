@@ -23,29 +23,31 @@ type PendingQuery struct {
 // change, oldest first. It returns fewer than the limit if they would not fit into one answer. An
 // effect that cannot be read is logged and left out. One read per page and status.
 func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect, error) {
+	return t.listPendingEffects(ctx, nil, q)
+}
+
+func (t *Tape) listPendingEffects(ctx context.Context, part *partScan, q PendingQuery) ([]Effect, error) {
 	if q.Limit <= 0 {
 		q.Limit = 200
 	}
 	both := q.Pending == q.Unknown
-	var streams []iter.Seq2[runstore.IndexEntry, error]
+	var queues []runstore.IndexQuery
 	page := min(q.Limit, runstore.MaxPage)
 	if until := olderThan(q.OlderThan); (both || q.Pending) && !until.IsZero() {
-		streams = append(streams, runstore.Entries(ctx, t.store,
-			runstore.IndexQuery{Index: IndexPending, Until: until, Limit: page}))
+		queues = append(queues, runstore.IndexQuery{Index: IndexPending, Until: until, Limit: page})
 	}
 	if both || q.Unknown {
-		streams = append(streams, runstore.Entries(ctx, t.store,
-			runstore.IndexQuery{Index: IndexUnknown, Until: runstore.EndOfTime, Limit: page}))
+		queues = append(queues, runstore.IndexQuery{Index: IndexUnknown, Until: runstore.EndOfTime, Limit: page})
 	}
 	// The pending effects are read first: an effect that becomes UNKNOWN in between is then in both
 	// scans rather than in neither.
-	return t.listEffects(ctx, merge(streams), q.Limit, func(storedEffect) bool { return true })
+	return t.listEffects(ctx, part, queues, q.Limit, func(storedEffect) bool { return true })
 }
 
-// listEffects returns up to limit of the wanted effects in entries, each once, in order, and as
+// listEffects returns up to limit of the wanted effects in queues, each once, in order, and as
 // many as fit into an answer. An effect that cannot be read is logged and left out, so that it does
 // not hide the others.
-func (t *Tape) listEffects(ctx context.Context, entries iter.Seq2[runstore.IndexEntry, error], limit int, wanted func(storedEffect) bool) ([]Effect, error) {
+func (t *Tape) listEffects(ctx context.Context, part *partScan, queues []runstore.IndexQuery, limit int, wanted func(storedEffect) bool) ([]Effect, error) {
 	type identity struct {
 		run runstore.RunID
 		key runstore.RecordKey
@@ -53,7 +55,7 @@ func (t *Tape) listEffects(ctx context.Context, entries iter.Seq2[runstore.Index
 	seen := map[identity]bool{}
 	var effects []Effect
 	size := 0
-	for entry, err := range entries {
+	for entry, err := range part.entries(ctx, t.store, queues) {
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +65,7 @@ func (t *Tape) listEffects(ctx context.Context, entries iter.Seq2[runstore.Index
 		}
 		seen[id] = true
 		e, err := effectOf(entry.Run, entry.Record)
-		if err == nil && e.size() > maxAnswer {
+		if err == nil && e.size() > part.room() {
 			err = errUnanswerable
 		}
 		if err != nil {
@@ -73,10 +75,11 @@ func (t *Tape) listEffects(ctx context.Context, entries iter.Seq2[runstore.Index
 		if !wanted(e) {
 			continue
 		}
-		if size += e.size(); size > maxAnswer {
+		if size += e.size(); size > part.room() {
 			break
 		}
 		if effects = append(effects, e.Effect); len(effects) == limit {
+			part.took()
 			break
 		}
 	}

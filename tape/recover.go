@@ -14,6 +14,10 @@ import (
 // than limit if they would not fit into one answer. A run that cannot be read is logged and left
 // out. One read per page.
 func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) ([]Run, error) {
+	return t.listRunsToRecover(ctx, nil, now, limit)
+}
+
+func (t *Tape) listRunsToRecover(ctx context.Context, part *partScan, now time.Time, limit int) ([]Run, error) {
 	if limit <= 0 {
 		limit = 100
 	}
@@ -24,15 +28,15 @@ func (t *Tape) ListRunsToRecover(ctx context.Context, now time.Time, limit int) 
 	q := runstore.IndexQuery{
 		Index: runstore.IndexRunnable, Until: now, Limit: min(limit, runstore.MaxPage),
 	}
-	return t.listRuns(ctx, q, limit, func(head runstore.Run) bool { return recoverable(head, now) })
+	return t.listRuns(ctx, part, q, limit, func(head runstore.Run) bool { return recoverable(head, now) })
 }
 
 // listRuns returns up to limit of the wanted runs of an index, as many as fit into an answer. A run
 // that cannot be read is logged and left out, so that it does not hide the others.
-func (t *Tape) listRuns(ctx context.Context, q runstore.IndexQuery, limit int, wanted func(head runstore.Run) bool) ([]Run, error) {
+func (t *Tape) listRuns(ctx context.Context, part *partScan, q runstore.IndexQuery, limit int, wanted func(head runstore.Run) bool) ([]Run, error) {
 	var runs []Run
 	size := 0
-	for entry, err := range runstore.Entries(ctx, t.store, q) {
+	for entry, err := range part.entries(ctx, t.store, []runstore.IndexQuery{q}) {
 		if err != nil {
 			return nil, err
 		}
@@ -40,17 +44,18 @@ func (t *Tape) listRuns(ctx context.Context, q runstore.IndexQuery, limit int, w
 			continue
 		}
 		run, err := runOf(entry.Head)
-		if err == nil && run.size() > maxAnswer {
+		if err == nil && run.size() > part.room() {
 			err = errUnanswerable
 		}
 		if err != nil {
 			t.log.WarnContext(ctx, "a list of runs leaves one out", "run", entry.Run, "error", err)
 			continue
 		}
-		if size += run.size(); size > maxAnswer {
+		if size += run.size(); size > part.room() {
 			break
 		}
 		if runs = append(runs, run); len(runs) == limit {
+			part.took()
 			break
 		}
 	}

@@ -128,3 +128,22 @@ func (t *Tape) route(ctx context.Context, s *Signal) error {
 	s.Run = newest[0].Run
 	return nil
 }
+
+// NewestRun returns the run to which a signal for a session goes among the runs of some tenants: the
+// newest run of the session that has not ended and whose tenant admit admits. It looks at up to 4,000
+// runs of the session, newest first. Up to four reads.
+//
+// Errors: ErrNoSuchRun if it finds none.
+func (t *Tape) NewestRun(ctx context.Context, app, user, session string, admit func(tenant string) bool) (runstore.RunID, error) {
+	if err := checkText(field{"app_name", app}, field{"user_id", user}, field{"session_id", session}); err != nil {
+		return "", err
+	}
+	s := &partScan{admit: admit}
+	queue := runstore.IndexQuery{
+		Index: sessionIndex(RunKey{App: app, User: user, Session: session}), Until: runstore.EndOfTime, Newest: true,
+	}
+	for entry, err := range s.entries(ctx, t.store, []runstore.IndexQuery{queue}) {
+		return entry.Run, err
+	}
+	return "", ErrNoSuchRun
+}

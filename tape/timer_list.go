@@ -41,23 +41,31 @@ type DueTimersQuery struct {
 // Listing takes no fence: a timer belongs to whichever reactor claims it first, not to the driver
 // of its run.
 func (t *Tape) ListDueTimers(ctx context.Context, q DueTimersQuery) ([]Timer, error) {
+	return t.listDueTimers(ctx, nil, q)
+}
+
+func (t *Tape) listDueTimers(ctx context.Context, part *partScan, q DueTimersQuery) ([]Timer, error) {
 	if q.Limit <= 0 {
 		q.Limit = 200
 	}
 	if !q.Now.IsZero() && !q.Now.After(time.Unix(0, 0)) {
 		return nil, nil // before all times of a store
 	}
-	next, stop := iter.Pull2(t.dueTimers(ctx, q))
+	next, stop := iter.Pull2(t.dueTimers(ctx, part, q))
 	defer stop()
 	scan := timerScan{next: next}
 	var listed []Timer
 	size := 0
 	for {
-		due, err := scan.take(q.Limit-len(listed), maxAnswer-size)
+		due, err := scan.take(q.Limit-len(listed), part.room()-size)
 		if err != nil {
+			part.again()
 			return t.partial(ctx, listed, "", "", err)
 		}
 		if len(due) == 0 {
+			if len(listed) == q.Limit {
+				part.took()
+			}
 			break
 		}
 		var failed *claimError
@@ -68,6 +76,7 @@ func (t *Tape) ListDueTimers(ctx context.Context, q DueTimersQuery) ([]Timer, er
 			listed, size = append(listed, d.Timer), size+d.size()
 		}
 		if failed != nil {
+			part.again()
 			return t.partial(ctx, listed, failed.run, failed.timer, failed.err)
 		}
 	}
@@ -99,16 +108,16 @@ type dueTimer struct {
 
 // dueTimers iterates over the timers that are due. It logs and skips timers that cannot be read or
 // answered.
-func (t *Tape) dueTimers(ctx context.Context, q DueTimersQuery) iter.Seq2[dueTimer, error] {
+func (t *Tape) dueTimers(ctx context.Context, part *partScan, q DueTimersQuery) iter.Seq2[dueTimer, error] {
 	return func(yield func(dueTimer, error) bool) {
 		scan := runstore.IndexQuery{Index: IndexTimers, Until: clampTime(q.Now), Limit: min(q.Limit, runstore.MaxPage)}
-		for entry, err := range runstore.Entries(ctx, t.store, scan) {
+		for entry, err := range part.entries(ctx, t.store, []runstore.IndexQuery{scan}) {
 			if err != nil {
 				yield(dueTimer{}, err)
 				return
 			}
 			m, err := timerOf(entry.Run, entry.Record)
-			if err == nil && m.size() > maxAnswer {
+			if err == nil && m.size() > part.room() {
 				err = errUnanswerable
 			}
 			if err != nil { // do not let one run hide the others

@@ -29,8 +29,13 @@ type Dispatch func(ctx context.Context, e *tapepb.EffectRecord) (response string
 // counterparty was called.
 func (c *Client) DispatchEffects(ctx context.Context, l Loop, connector string, dispatch Dispatch) error {
 	l = l.withDefaults()
+	var pages pages
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
-		listed, err := c.tape.ListEffectsToDispatch(ctx, &tapepb.ListEffectsToDispatchRequest{Limit: int64(limit), Connector: connector})
+		var listed *tapepb.ListEffectsToDispatchResponse
+		err := pages.look(func(token string) (n int, next string, err error) {
+			listed, err = c.tape.ListEffectsToDispatch(ctx, &tapepb.ListEffectsToDispatchRequest{Limit: int64(limit), Connector: connector, PageToken: token})
+			return len(listed.GetEffects()), listed.GetNextPageToken(), err
+		})
 		var jobs []job
 		for _, e := range listed.GetEffects() {
 			jobs = append(jobs, job{e.GetRunId() + "\x00" + e.GetIdempotencyKey(), func(ctx context.Context) (done bool, err error) {
@@ -99,9 +104,14 @@ type Compensate func(ctx context.Context, o *tapepb.ObligationRecord) (result st
 // claim.
 func (c *Client) ResolveObligations(ctx context.Context, l Loop, compensate Compensate) error {
 	l = l.withDefaults()
+	var pages pages
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
-		listed, err := c.tape.ListUnresolvedObligations(ctx, &tapepb.ListUnresolvedObligationsRequest{
-			Limit: int32(limit), IncludePending: true, IncludeCommittedExpired: true,
+		var listed *tapepb.ListUnresolvedObligationsResponse
+		err := pages.look(func(token string) (n int, next string, err error) {
+			listed, err = c.tape.ListUnresolvedObligations(ctx, &tapepb.ListUnresolvedObligationsRequest{
+				Limit: int32(limit), IncludePending: true, IncludeCommittedExpired: true, PageToken: token,
+			})
+			return len(listed.GetObligations()), listed.GetNextPageToken(), err
 		})
 		var jobs []job
 		for _, o := range listed.GetObligations() {
@@ -166,8 +176,13 @@ type Fire func(ctx context.Context, t *tapepb.TimerRecord) error
 // lost, a timer whose handler has failed may be set again, and fire, twice.
 func (c *Client) FireTimers(ctx context.Context, l Loop, fire Fire) error {
 	l = l.withDefaults()
+	var pages pages
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
-		listed, err := c.tape.ListDueTimers(ctx, &tapepb.ListDueTimersRequest{Limit: int64(limit), Claim: true})
+		var listed *tapepb.ListDueTimersResponse
+		err := pages.look(func(token string) (n int, next string, err error) {
+			listed, err = c.tape.ListDueTimers(ctx, &tapepb.ListDueTimersRequest{Limit: int64(limit), Claim: true, PageToken: token})
+			return len(listed.GetTimers()), listed.GetNextPageToken(), err
+		})
 		var jobs []job
 		for _, t := range listed.GetTimers() {
 			// A timer that was set again meanwhile has the same id and must be handled too.

@@ -175,8 +175,13 @@ func (l Loop) bound(ctx context.Context, sent time.Time) (context.Context, conte
 // expires and the run is recovered again.
 func (c *Client) RecoverRuns(ctx context.Context, l Loop, work Work) error {
 	l = l.withDefaults()
+	var pages pages
 	return l.run(ctx, func(ctx context.Context, _ int) ([]job, error) {
-		listed, err := c.tape.ListRunsToRecover(ctx, &tapepb.ListRunsToRecoverRequest{})
+		var listed *tapepb.ListRunsToRecoverResponse
+		err := pages.look(func(token string) (n int, next string, err error) {
+			listed, err = c.tape.ListRunsToRecover(ctx, &tapepb.ListRunsToRecoverRequest{PageToken: token})
+			return len(listed.GetRuns()), listed.GetNextPageToken(), err
+		})
 		var jobs []job
 		for _, r := range listed.GetRuns() {
 			jobs = append(jobs, job{r.GetRunId(), func(ctx context.Context) (done bool, err error) {
@@ -211,8 +216,8 @@ type Observe func(ctx context.Context, e *tapepb.EffectRecord) (*tapepb.RecordEx
 // claims for this work: two processes may observe the same effect, and the server keeps a CONFIRMED
 // outcome.
 //
-// The server lists the effects that have not changed for longest first, and the protocol has no
-// cursor. So each look requests 200 effects more than the number that observe could not resolve.
+// The server lists the effects that have not changed for longest first, and gives no cursor to a client
+// that is not limited to tenants. So each look requests 200 effects more than the number that observe could not resolve.
 // The size of one reply limits this: if a full reply of unresolved effects comes first, later
 // effects wait until some of those are settled.
 func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.Duration, observe Observe) error {
@@ -220,6 +225,7 @@ func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.D
 	const page = 200
 	var mu sync.Mutex
 	open := map[string]bool{} // the effects of the last list that observe could not resolve
+	var pages pages
 	return l.run(ctx, func(ctx context.Context, _ int) ([]job, error) {
 		mu.Lock()
 		req := &tapepb.ListPendingEffectsRequest{IncludeUnknown: true, Limit: int64(page + len(open))}
@@ -227,7 +233,12 @@ func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.D
 		if pendingFor > 0 {
 			req.IncludePending, req.OlderThanMs = true, time.Now().Add(-pendingFor).UnixMilli()
 		}
-		listed, err := c.tape.ListPendingEffects(ctx, req)
+		var listed *tapepb.ListPendingEffectsResponse
+		err := pages.look(func(token string) (n int, next string, err error) {
+			req.PageToken = token
+			listed, err = c.tape.ListPendingEffects(ctx, req)
+			return len(listed.GetEffects()), listed.GetNextPageToken(), err
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package tapeserver
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -24,8 +25,16 @@ func TestEveryMethodHasAnAccess(t *testing.T) {
 			t.Errorf("%s has no access", m.Name())
 		case a.role < auth.Read || a.role > auth.Operate || a.subject == noRun:
 			t.Errorf("%s: %+v", m.Name(), a)
-		case a.subject == oneRun && m.Input().Fields().ByName("run_id") == nil:
+		case (a.subject == oneRun || a.subject == runOrSession) && m.Input().Fields().ByName("run_id") == nil:
 			t.Errorf("requests of %s have no run_id", m.Name())
+		case a.subject == runOrSession && m.Name() != "SendSignal":
+			t.Errorf("%s sends no signal", m.Name())
+		case a.subject == filtered && !m.IsStreamingServer() && (m.Input().Fields().ByName("page_token") == nil || m.Output().Fields().ByName("next_page_token") == nil):
+			t.Errorf("%s has no pages", m.Name())
+		case a.subject != filtered && m.Input().Fields().ByName("page_token") != nil:
+			t.Errorf("%s has pages, and is not filtered", m.Name())
+		case (a.subject == shared) != (a.why != ""):
+			t.Errorf("%s is refused to limited principals: %v, with the reason %q", m.Name(), a.subject == shared, a.why)
 		case a.subject == newRun && m.Name() != "BeginRun":
 			t.Errorf("%s begins no run", m.Name())
 		}
@@ -40,36 +49,49 @@ func TestEveryMethodHasAnAccess(t *testing.T) {
 	}
 }
 
-// TestRolesAreDocumented compares the table with the one of docs/security.md.
+// TestRolesAreDocumented compares the table with those of docs/security.md.
 func TestRolesAreDocumented(t *testing.T) {
 	t.Parallel()
+	var roles, refused strings.Builder
+	roles.WriteString("\n| role | RPCs that name one run | lists and feeds | RPCs on what tenants share |\n| --- | --- | --- | --- |\n")
+	for role := auth.Read; role <= auth.Operate; role++ {
+		names := map[subjectOfCall][]string{}
+		for name, a := range accesses {
+			if a.role == role {
+				subject := a.subject
+				if subject != filtered && subject != shared {
+					subject = oneRun
+				}
+				names[subject] = append(names[subject], name)
+			}
+		}
+		fmt.Fprintf(&roles, "| %v | %s | %s | %s |\n", role, sorted(names[oneRun]), sorted(names[filtered]), sorted(names[shared]))
+	}
+	refused.WriteString("\n| RPCs that are refused to principals with `tenants` | because |\n| --- | --- |\n")
+	why := map[whyRefused][]string{}
+	for name, a := range accesses {
+		if a.subject == shared {
+			why[a.why] = append(why[a.why], name)
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(why)) {
+		fmt.Fprintf(&refused, "| %s | %s |\n", sorted(why[reason]), reason)
+	}
 	page, err := os.ReadFile("../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(page), "<!-- roles -->")
-	table, _, found := strings.Cut(rest, "<!-- end of roles -->")
-	if !found {
-		t.Fatal("docs/security.md has no table of roles")
-	}
-	var want strings.Builder
-	want.WriteString("\n| role | RPCs that name one run | RPCs that concern several runs, or what runs share |\n| --- | --- | --- |\n")
-	for role := auth.Read; role <= auth.Operate; role++ {
-		var one, several []string
-		for name, a := range accesses {
-			switch {
-			case a.role != role:
-			case a.subject == severalRuns:
-				several = append(several, name)
-			default:
-				one = append(one, name)
-			}
+	for mark, want := range map[string]string{"roles": roles.String(), "refused": refused.String()} {
+		_, rest, _ := strings.Cut(string(page), "<!-- "+mark+" -->")
+		table, _, found := strings.Cut(rest, "<!-- end of "+mark+" -->")
+		if !found || table != want {
+			t.Errorf("the table %s of docs/security.md is\n%s\nwant\n%s", mark, table, want)
 		}
-		slices.Sort(one)
-		slices.Sort(several)
-		fmt.Fprintf(&want, "| %v | %s | %s |\n", role, strings.Join(one, ", "), strings.Join(several, ", "))
 	}
-	if table != want.String() {
-		t.Errorf("the table of docs/security.md is\n%s\nwant\n%s", table, want.String())
-	}
+}
+
+// sorted returns names in alphabetical order.
+func sorted(names []string) string {
+	slices.Sort(names)
+	return strings.Join(names, ", ")
 }

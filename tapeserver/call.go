@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tapestore/tapestore/internal/clientlimit"
+	"github.com/tapestore/tapestore/tapeserver/auth"
 )
 
 // errShuttingDown is the error of calls that arrive while the server drains. They were not applied.
@@ -101,8 +102,8 @@ type call struct {
 	// resume is the position up to which a subscriber of the feed has received everything; -1 for
 	// any other call.
 	resume atomic.Int64
-	// tenant is that of the run that a stream's request names, if its principal is limited to tenants.
-	tenant atomic.Pointer[string]
+	// run is the run that a stream's request names; zero if its principal is not limited to tenants.
+	run atomic.Pointer[ownRun]
 
 	stop   func() bool
 	cancel context.CancelCauseFunc
@@ -227,12 +228,21 @@ func (c *call) outcome(err error) error {
 // records the state of the store.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
 	defer s.recover(info.FullMethod, &err)
-	if _, err := s.tenant(ctx, info.FullMethod, req); err != nil {
+	run, err := s.own(ctx, info.FullMethod, req)
+	if err != nil {
 		return nil, err
 	}
 	answer, err := next(ctx, req)
 	s.watch.call(ctx, path.Base(info.FullMethod), err)
-	return answer, err
+	if err != nil {
+		return nil, confined(ctx, info.FullMethod, req, run, err)
+	}
+	if need, _ := accessOf(info.FullMethod); need.role == auth.Read && run.id != "" {
+		if err := s.confirm(ctx, run); err != nil {
+			return nil, err
+		}
+	}
+	return answer, nil
 }
 
 // stream is the interceptor of streams; it does the same as unary. If the client does not read, it
@@ -261,7 +271,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		return err
 	case err := <-ended:
 		s.watch.call(stream.Context(), path.Base(info.FullMethod), err)
-		return c.outcome(err)
+		return c.outcome(confined(c.ctx, info.FullMethod, nil, ownRun{}, err))
 	}
 }
 
@@ -297,11 +307,11 @@ func (st *admittedStream) RecvMsg(m any) error {
 		return err
 	}
 	method, _ := grpc.Method(st.call.ctx)
-	tenant, err := st.call.s.tenant(st.call.ctx, method, m)
+	run, err := st.call.s.own(st.call.ctx, method, m)
 	if err != nil {
 		return err
 	}
-	st.call.tenant.Store(&tenant)
+	st.call.run.Store(&run)
 	return nil
 }
 

@@ -4,15 +4,19 @@ import (
 	"context"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
 func (s *service) ListCompactableRuns(ctx context.Context, req *tapepb.ListCompactableRunsRequest) (*tapepb.ListCompactableRunsResponse, error) {
-	runs, err := s.tape.ListCompactableRuns(ctx, clockOf(req.GetBeforeMs()), limitOf(req.GetLimit()))
+	before, limit := clockOf(req.GetBeforeMs()), limitOf(req.GetLimit())
+	runs, next, err := listed(ctx, s, req.GetPageToken(), "compactable runs",
+		func() ([]tape.Run, error) { return s.tape.ListCompactableRuns(ctx, before, limit) },
+		func(p tape.Part) ([]tape.Run, string, error) { return p.ListCompactableRuns(ctx, before, limit) })
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	response := &tapepb.ListCompactableRunsResponse{}
+	response := &tapepb.ListCompactableRunsResponse{NextPageToken: next}
 	for _, r := range runs {
 		response.Runs = append(response.Runs, runState(r))
 	}

@@ -9,13 +9,14 @@ import (
 )
 
 func (s *service) ListEffectsToDispatch(ctx context.Context, req *tapepb.ListEffectsToDispatchRequest) (*tapepb.ListEffectsToDispatchResponse, error) {
-	effects, err := s.tape.ListEffectsToDispatch(ctx, tape.DispatchQuery{
-		Now: clockOf(req.GetNowMs()), Limit: limitOf(req.GetLimit()), Connector: req.GetConnector(),
-	})
+	q := tape.DispatchQuery{Now: clockOf(req.GetNowMs()), Limit: limitOf(req.GetLimit()), Connector: req.GetConnector()}
+	effects, next, err := listed(ctx, s, req.GetPageToken(), "effects to dispatch by "+q.Connector,
+		func() ([]tape.Effect, error) { return s.tape.ListEffectsToDispatch(ctx, q) },
+		func(p tape.Part) ([]tape.Effect, string, error) { return p.ListEffectsToDispatch(ctx, q) })
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	response := &tapepb.ListEffectsToDispatchResponse{}
+	response := &tapepb.ListEffectsToDispatchResponse{NextPageToken: next}
 	for _, e := range effects {
 		response.Effects = append(response.Effects, effectRecord(e))
 	}

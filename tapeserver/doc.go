@@ -40,8 +40,8 @@
 //
 // With Options.TLS the server speaks TLS, from its first moment (ServeStarting). With Options.Auth it
 // authenticates every call but a health check before it reads the request, checks the role that the
-// method needs, and checks the tenant of the run that each request names. docs/security.md has the
-// roles and the threats. Refusals have the reason UNAUTHENTICATED or PERMISSION_DENIED in their
+// method needs. A principal that is limited to tenants reaches the runs of these tenants, and gets the
+// part of lists and feeds that concerns them. docs/security.md has the roles and the threats. Refusals have the reason UNAUTHENTICATED or PERMISSION_DENIED in their
 // ErrorInfo, and nothing was applied.
 //
 // # Limits

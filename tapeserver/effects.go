@@ -2,6 +2,7 @@ package tapeserver
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -49,7 +50,7 @@ func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectReques
 		BusinessKey: req.GetBusinessKey(), Connector: req.GetConnector(), Scope: req.GetScope(), Fence: fence,
 	})
 	if err == nil && e.Run != id {
-		err = s.admitOther(ctx, e.Run)
+		err = s.admitOther(ctx, e)
 	}
 	if err != nil {
 		return nil, beginEffectStatus(err)
@@ -111,11 +112,13 @@ func (s *service) ListPendingEffects(ctx context.Context, req *tapepb.ListPendin
 	if ms := req.GetOlderThanMs(); ms != 0 {
 		q.OlderThan = time.UnixMilli(ms)
 	}
-	effects, err := s.tape.ListPendingEffects(ctx, q)
+	effects, next, err := listed(ctx, s, req.GetPageToken(), fmt.Sprint("pending effects ", q.Pending, q.Unknown),
+		func() ([]tape.Effect, error) { return s.tape.ListPendingEffects(ctx, q) },
+		func(p tape.Part) ([]tape.Effect, string, error) { return p.ListPendingEffects(ctx, q) })
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	response := &tapepb.ListPendingEffectsResponse{}
+	response := &tapepb.ListPendingEffectsResponse{NextPageToken: next}
 	for _, e := range effects {
 		response.Effects = append(response.Effects, effectRecord(e))
 	}

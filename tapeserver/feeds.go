@@ -27,11 +27,17 @@ type feedFilter struct {
 	predicate *predicate.Predicate // nil for none
 }
 
+// selects reports whether the filter selects an entry. A predicate that fails selects nothing.
 func (f feedFilter) selects(in *predicate.Input) bool {
+	return f.names(in) && (f.predicate == nil || f.predicate.Match(in))
+}
+
+// names reports whether the filter without its predicate selects an entry.
+func (f feedFilter) names(in *predicate.Input) bool {
 	e := &in.Entry
 	return (f.since == 0 || e.Time.UnixMilli() >= f.since) &&
 		(f.run == "" || string(e.Run) == f.run) && (f.kind == "" || e.Kind == f.kind) &&
-		f.pattern.Match(e.Subject) && (f.predicate == nil || f.predicate.Match(in))
+		f.pattern.Match(e.Subject)
 }
 
 // SubscribeEvents sends the entries of all runs after from_global_seq that match the pattern, each
@@ -82,6 +88,7 @@ func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], fro
 			return s.streamEnd(ctx, err)
 		}
 	}
+	own := s.ownEntriesOf(ctx)
 	at := resumePoint(ctx)
 	at.Store(int64(after))
 	for events, err := range s.tail.Feed(ctx, after) {
@@ -92,7 +99,15 @@ func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], fro
 			}
 			return resumable(end, at.Load())
 		}
-		for _, e := range events {
+		mine, err := own.of(ctx, events, f)
+		if err != nil {
+			return resumable(s.streamEnd(ctx, err), at.Load())
+		}
+		for i, e := range events {
+			if mine != nil && !mine[i] {
+				at.Store(int64(e.Position))
+				continue
+			}
 			if err := sendEvent(stream, e, f); err != nil {
 				return err
 			}
@@ -128,6 +143,9 @@ func deriveInput(e runstore.FeedEvent) any {
 	return predicate.NewInput(entry)
 }
 
+// resumeFrom is the key of the metadata of an ErrorInfo that has the position to resume from.
+const resumeFrom = "resume_from_global_seq"
+
 // resumable adds from_global_seq to a status that ends a feed: the position after which the client
 // can resume. A status without an ErrorInfo is returned unchanged: the client or the server itself
 // ended the stream.
@@ -141,7 +159,7 @@ func resumable(err error, from int64) error {
 		if info.Metadata == nil {
 			info.Metadata = map[string]string{}
 		}
-		info.Metadata["resume_from_global_seq"] = fmt.Sprint(from)
+		info.Metadata[resumeFrom] = fmt.Sprint(from)
 		if d.MarshalFrom(info) != nil {
 			continue
 		}

@@ -28,6 +28,12 @@ func (s *service) AwaitSignal(ctx context.Context, req *tapepb.AwaitSignalReques
 
 func (s *service) SendSignal(ctx context.Context, req *tapepb.SendSignalRequest) (*tapepb.SendSignalResponse, error) {
 	id := runstore.RunID(req.GetRunId())
+	if id == "" {
+		var err error
+		if id, err = s.newestOwn(ctx, req); err != nil {
+			return nil, statusOf(err)
+		}
+	}
 	fence, err := fenceOf(ctx, id, req)
 	if err != nil {
 		return nil, statusOf(err)

@@ -2,6 +2,7 @@ package tapeserver
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -37,14 +38,18 @@ func (s *service) ListObligations(ctx context.Context, req *tapepb.ListObligatio
 }
 
 func (s *service) ListUnresolvedObligations(ctx context.Context, req *tapepb.ListUnresolvedObligationsRequest) (*tapepb.ListUnresolvedObligationsResponse, error) {
-	obligations, err := s.tape.ListUnresolvedObligations(ctx, tape.UnresolvedQuery{
+	q := tape.UnresolvedQuery{
 		Now: clockOf(req.GetNowMs()), Limit: limitOf(int64(req.GetLimit())),
 		Pending: req.GetIncludePending(), Stuck: req.GetIncludeStuck(), CommittedExpired: req.GetIncludeCommittedExpired(),
-	})
+	}
+	list := fmt.Sprint("obligations ", q.Pending, q.Stuck, q.CommittedExpired)
+	obligations, next, err := listed(ctx, s, req.GetPageToken(), list,
+		func() ([]tape.Obligation, error) { return s.tape.ListUnresolvedObligations(ctx, q) },
+		func(p tape.Part) ([]tape.Obligation, string, error) { return p.ListUnresolvedObligations(ctx, q) })
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &tapepb.ListUnresolvedObligationsResponse{Obligations: obligationRecords(obligations)}, nil
+	return &tapepb.ListUnresolvedObligationsResponse{Obligations: obligationRecords(obligations), NextPageToken: next}, nil
 }
 
 func (s *service) ClaimObligation(ctx context.Context, req *tapepb.ClaimObligationRequest) (*tapepb.ClaimObligationResponse, error) {

@@ -24,6 +24,9 @@ type service struct {
 	draining <-chan struct{}
 
 	predicates *predicate.Cache
+	pages      *pageTokens
+	// confirm checks that an id still names the run of the call's principal; see Server.confirm.
+	confirm func(context.Context, ownRun) error
 	// reactionsChanged makes the server's matcher list the reactions soon.
 	reactionsChanged func()
 }
@@ -47,7 +50,7 @@ func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*t
 		return err
 	})
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, statusOf(ofOwnRun(ctx, err))
 	}
 	s.granted(ctx, r.Lease, renewed)
 	return &tapepb.BeginRunResponse{
@@ -106,11 +109,14 @@ func (s *service) GetRun(ctx context.Context, req *tapepb.GetRunRequest) (*tapep
 }
 
 func (s *service) ListRunsToRecover(ctx context.Context, req *tapepb.ListRunsToRecoverRequest) (*tapepb.ListRunsToRecoverResponse, error) {
-	runs, err := s.tape.ListRunsToRecover(ctx, clockOf(req.GetNowMs()), limitOf(req.GetLimit()))
+	now, limit := clockOf(req.GetNowMs()), limitOf(req.GetLimit())
+	runs, next, err := listed(ctx, s, req.GetPageToken(), "runs to recover",
+		func() ([]tape.Run, error) { return s.tape.ListRunsToRecover(ctx, now, limit) },
+		func(p tape.Part) ([]tape.Run, string, error) { return p.ListRunsToRecover(ctx, now, limit) })
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	response := &tapepb.ListRunsToRecoverResponse{}
+	response := &tapepb.ListRunsToRecoverResponse{NextPageToken: next}
 	for _, r := range runs {
 		response.Runs = append(response.Runs, runState(r))
 	}

@@ -156,7 +156,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.StreamInterceptor(s.stream),
 	)...)
 	services := registrar{s.grpc, s}
-	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: &atomic.Int64{}, unfenced: &s.unfenced, draining: s.drain.Done(), predicates: &s.predicates, reactionsChanged: s.reactionsChanged})
+	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: &atomic.Int64{}, unfenced: &s.unfenced, draining: s.drain.Done(), predicates: &s.predicates, pages: &pageTokens{tape: s.tape}, confirm: s.confirm, reactionsChanged: s.reactionsChanged})
 	healthpb.RegisterHealthServer(services, s.health)
 	reflection.Register(services)
 	s.methods = methodsOf(s.grpc)

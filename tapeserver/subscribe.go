@@ -29,6 +29,9 @@ func (s *service) SubscribeRun(req *tapepb.SubscribeRunRequest, stream grpc.Serv
 		if err != nil {
 			return s.streamEnd(ctx, err)
 		}
+		if err := s.confirm(ctx, runOf(ctx)); err != nil {
+			return err
+		}
 		for _, e := range events {
 			if err := stream.Send(journalEntry(tape.EntryOf(id, e))); err != nil {
 				return err

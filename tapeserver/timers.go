@@ -37,14 +37,15 @@ func (s *service) CancelTimer(ctx context.Context, req *tapepb.CancelTimerReques
 }
 
 func (s *service) ListDueTimers(ctx context.Context, req *tapepb.ListDueTimersRequest) (*tapepb.ListDueTimersResponse, error) {
-	listed, err := s.tape.ListDueTimers(ctx, tape.DueTimersQuery{
-		Now: clockOf(req.GetNowMs()), Limit: limitOf(req.GetLimit()), Claim: req.GetClaim(),
-	})
+	q := tape.DueTimersQuery{Now: clockOf(req.GetNowMs()), Limit: limitOf(req.GetLimit()), Claim: req.GetClaim()}
+	due, next, err := listed(ctx, s, req.GetPageToken(), "due timers",
+		func() ([]tape.Timer, error) { return s.tape.ListDueTimers(ctx, q) },
+		func(p tape.Part) ([]tape.Timer, string, error) { return p.ListDueTimers(ctx, q) })
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	response := &tapepb.ListDueTimersResponse{}
-	for _, m := range listed {
+	response := &tapepb.ListDueTimersResponse{NextPageToken: next}
+	for _, m := range due {
 		response.Timers = append(response.Timers, timerRecord(m))
 	}
 	return response, nil

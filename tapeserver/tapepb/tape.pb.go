@@ -1035,9 +1035,11 @@ func (x *GetRunRequest) GetRunId() string {
 }
 
 type ListRunsToRecoverRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Limit         int64                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	NowMs         int64                  `protobuf:"varint,2,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Limit int64                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	NowMs int64                  `protobuf:"varint,2,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	// next_page_token of the reply before; see there.
+	PageToken     string `protobuf:"bytes,1000,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1086,9 +1088,19 @@ func (x *ListRunsToRecoverRequest) GetNowMs() int64 {
 	return 0
 }
 
+func (x *ListRunsToRecoverRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListRunsToRecoverResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Runs          []*RunState            `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Runs  []*RunState            `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	// Continues the list of a principal that is limited to tenants; empty at its end, and for others.
+	// A page may be empty and not the last.
+	NextPageToken string `protobuf:"bytes,1000,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1128,6 +1140,13 @@ func (x *ListRunsToRecoverResponse) GetRuns() []*RunState {
 		return x.Runs
 	}
 	return nil
+}
+
+func (x *ListRunsToRecoverResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type SubscribeRunRequest struct {
@@ -2548,10 +2567,12 @@ func (x *EffectRecord) GetDispatchClaimGeneration() int64 {
 }
 
 type ListEffectsToDispatchRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	NowMs         int64                  `protobuf:"varint,1,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
-	Limit         int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Connector     string                 `protobuf:"bytes,3,opt,name=connector,proto3" json:"connector,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	NowMs     int64                  `protobuf:"varint,1,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	Limit     int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Connector string                 `protobuf:"bytes,3,opt,name=connector,proto3" json:"connector,omitempty"`
+	// next_page_token of the reply before; see there.
+	PageToken     string `protobuf:"bytes,1000,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2607,9 +2628,19 @@ func (x *ListEffectsToDispatchRequest) GetConnector() string {
 	return ""
 }
 
+func (x *ListEffectsToDispatchRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListEffectsToDispatchResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Effects       []*EffectRecord        `protobuf:"bytes,1,rep,name=effects,proto3" json:"effects,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Effects []*EffectRecord        `protobuf:"bytes,1,rep,name=effects,proto3" json:"effects,omitempty"`
+	// Continues the list of a principal that is limited to tenants; empty at its end, and for others.
+	// A page may be empty and not the last.
+	NextPageToken string `protobuf:"bytes,1000,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2649,6 +2680,13 @@ func (x *ListEffectsToDispatchResponse) GetEffects() []*EffectRecord {
 		return x.Effects
 	}
 	return nil
+}
+
+func (x *ListEffectsToDispatchResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type ClaimEffectDispatchRequest struct {
@@ -3428,8 +3466,10 @@ type ListUnresolvedObligationsRequest struct {
 	IncludePending          bool                   `protobuf:"varint,3,opt,name=include_pending,json=includePending,proto3" json:"include_pending,omitempty"`
 	IncludeStuck            bool                   `protobuf:"varint,4,opt,name=include_stuck,json=includeStuck,proto3" json:"include_stuck,omitempty"`
 	IncludeCommittedExpired bool                   `protobuf:"varint,5,opt,name=include_committed_expired,json=includeCommittedExpired,proto3" json:"include_committed_expired,omitempty"`
-	unknownFields           protoimpl.UnknownFields
-	sizeCache               protoimpl.SizeCache
+	// next_page_token of the reply before; see there.
+	PageToken     string `protobuf:"bytes,1000,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListUnresolvedObligationsRequest) Reset() {
@@ -3497,9 +3537,19 @@ func (x *ListUnresolvedObligationsRequest) GetIncludeCommittedExpired() bool {
 	return false
 }
 
+func (x *ListUnresolvedObligationsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListUnresolvedObligationsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Obligations   []*ObligationRecord    `protobuf:"bytes,1,rep,name=obligations,proto3" json:"obligations,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Obligations []*ObligationRecord    `protobuf:"bytes,1,rep,name=obligations,proto3" json:"obligations,omitempty"`
+	// Continues the list of a principal that is limited to tenants; empty at its end, and for others.
+	// A page may be empty and not the last.
+	NextPageToken string `protobuf:"bytes,1000,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3539,6 +3589,13 @@ func (x *ListUnresolvedObligationsResponse) GetObligations() []*ObligationRecord
 		return x.Obligations
 	}
 	return nil
+}
+
+func (x *ListUnresolvedObligationsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type ClaimObligationRequest struct {
@@ -4374,8 +4431,10 @@ type ListPendingEffectsRequest struct {
 	Limit          int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	IncludePending bool                   `protobuf:"varint,3,opt,name=include_pending,json=includePending,proto3" json:"include_pending,omitempty"`
 	IncludeUnknown bool                   `protobuf:"varint,4,opt,name=include_unknown,json=includeUnknown,proto3" json:"include_unknown,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// next_page_token of the reply before; see there.
+	PageToken     string `protobuf:"bytes,1000,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListPendingEffectsRequest) Reset() {
@@ -4436,9 +4495,19 @@ func (x *ListPendingEffectsRequest) GetIncludeUnknown() bool {
 	return false
 }
 
+func (x *ListPendingEffectsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListPendingEffectsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Effects       []*EffectRecord        `protobuf:"bytes,1,rep,name=effects,proto3" json:"effects,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Effects []*EffectRecord        `protobuf:"bytes,1,rep,name=effects,proto3" json:"effects,omitempty"`
+	// Continues the list of a principal that is limited to tenants; empty at its end, and for others.
+	// A page may be empty and not the last.
+	NextPageToken string `protobuf:"bytes,1000,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4478,6 +4547,13 @@ func (x *ListPendingEffectsResponse) GetEffects() []*EffectRecord {
 		return x.Effects
 	}
 	return nil
+}
+
+func (x *ListPendingEffectsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type SetTimerRequest struct {
@@ -4761,10 +4837,12 @@ func (x *CancelTimerResponse) GetCancelled() bool {
 }
 
 type ListDueTimersRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	NowMs         int64                  `protobuf:"varint,1,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
-	Limit         int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Claim         bool                   `protobuf:"varint,3,opt,name=claim,proto3" json:"claim,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	NowMs int64                  `protobuf:"varint,1,opt,name=now_ms,json=nowMs,proto3" json:"now_ms,omitempty"`
+	Limit int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Claim bool                   `protobuf:"varint,3,opt,name=claim,proto3" json:"claim,omitempty"`
+	// next_page_token of the reply before; see there.
+	PageToken     string `protobuf:"bytes,1000,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4820,9 +4898,19 @@ func (x *ListDueTimersRequest) GetClaim() bool {
 	return false
 }
 
+func (x *ListDueTimersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListDueTimersResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Timers        []*TimerRecord         `protobuf:"bytes,1,rep,name=timers,proto3" json:"timers,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Timers []*TimerRecord         `protobuf:"bytes,1,rep,name=timers,proto3" json:"timers,omitempty"`
+	// Continues the list of a principal that is limited to tenants; empty at its end, and for others.
+	// A page may be empty and not the last.
+	NextPageToken string `protobuf:"bytes,1000,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4864,10 +4952,19 @@ func (x *ListDueTimersResponse) GetTimers() []*TimerRecord {
 	return nil
 }
 
+func (x *ListDueTimersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 type ListCompactableRunsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	BeforeMs      int64                  `protobuf:"varint,1,opt,name=before_ms,json=beforeMs,proto3" json:"before_ms,omitempty"`
-	Limit         int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	BeforeMs int64                  `protobuf:"varint,1,opt,name=before_ms,json=beforeMs,proto3" json:"before_ms,omitempty"`
+	Limit    int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// next_page_token of the reply before; see there.
+	PageToken     string `protobuf:"bytes,1000,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4916,9 +5013,19 @@ func (x *ListCompactableRunsRequest) GetLimit() int64 {
 	return 0
 }
 
+func (x *ListCompactableRunsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
 type ListCompactableRunsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Runs          []*RunState            `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Runs  []*RunState            `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	// Continues the list of a principal that is limited to tenants; empty at its end, and for others.
+	// A page may be empty and not the last.
+	NextPageToken string `protobuf:"bytes,1000,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4958,6 +5065,13 @@ func (x *ListCompactableRunsResponse) GetRuns() []*RunState {
 		return x.Runs
 	}
 	return nil
+}
+
+func (x *ListCompactableRunsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 type CompactRunRequest struct {
@@ -7756,12 +7870,15 @@ const file_tape_proto_rawDesc = "" +
 	"\x0eEndRunResponse\x12#\n" +
 	"\x03run\x18\x01 \x01(\v2\x11.tape.v1.RunStateR\x03run\"&\n" +
 	"\rGetRunRequest\x12\x15\n" +
-	"\x06run_id\x18\x01 \x01(\tR\x05runId\"G\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\"g\n" +
 	"\x18ListRunsToRecoverRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x03R\x05limit\x12\x15\n" +
-	"\x06now_ms\x18\x02 \x01(\x03R\x05nowMs\"B\n" +
+	"\x06now_ms\x18\x02 \x01(\x03R\x05nowMs\x12\x1e\n" +
+	"\n" +
+	"page_token\x18\xe8\a \x01(\tR\tpageToken\"k\n" +
 	"\x19ListRunsToRecoverResponse\x12%\n" +
-	"\x04runs\x18\x01 \x03(\v2\x11.tape.v1.RunStateR\x04runs\"G\n" +
+	"\x04runs\x18\x01 \x03(\v2\x11.tape.v1.RunStateR\x04runs\x12'\n" +
+	"\x0fnext_page_token\x18\xe8\a \x01(\tR\rnextPageToken\"G\n" +
 	"\x13SubscribeRunRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x19\n" +
 	"\bfrom_seq\x18\x02 \x01(\x03R\afromSeq\"\x97\x06\n" +
@@ -7905,13 +8022,16 @@ const file_tape_proto_rawDesc = "" +
 	"\x1cdispatch_claim_expires_at_ms\x18\x13 \x01(\x03R\x18dispatchClaimExpiresAtMs\x12.\n" +
 	"\x13last_dispatch_error\x18\x14 \x01(\tR\x11lastDispatchError\x12\x14\n" +
 	"\x05scope\x18\x15 \x01(\tR\x05scope\x12;\n" +
-	"\x19dispatch_claim_generation\x18\xe8\a \x01(\x03R\x17dispatchClaimGeneration\"i\n" +
+	"\x19dispatch_claim_generation\x18\xe8\a \x01(\x03R\x17dispatchClaimGeneration\"\x89\x01\n" +
 	"\x1cListEffectsToDispatchRequest\x12\x15\n" +
 	"\x06now_ms\x18\x01 \x01(\x03R\x05nowMs\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
-	"\tconnector\x18\x03 \x01(\tR\tconnector\"P\n" +
+	"\tconnector\x18\x03 \x01(\tR\tconnector\x12\x1e\n" +
+	"\n" +
+	"page_token\x18\xe8\a \x01(\tR\tpageToken\"y\n" +
 	"\x1dListEffectsToDispatchResponse\x12/\n" +
-	"\aeffects\x18\x01 \x03(\v2\x15.tape.v1.EffectRecordR\aeffects\"\xbf\x01\n" +
+	"\aeffects\x18\x01 \x03(\v2\x15.tape.v1.EffectRecordR\aeffects\x12'\n" +
+	"\x0fnext_page_token\x18\xe8\a \x01(\tR\rnextPageToken\"\xbf\x01\n" +
 	"\x1aClaimEffectDispatchRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12\x18\n" +
@@ -7988,15 +8108,18 @@ const file_tape_proto_rawDesc = "" +
 	"\x13claim_expires_at_ms\x18\x0e \x01(\x03R\x10claimExpiresAtMs\x12\x1f\n" +
 	"\vresult_json\x18\x0f \x01(\tR\n" +
 	"resultJson\x12*\n" +
-	"\x10claim_generation\x18\xe8\a \x01(\x03R\x0fclaimGeneration\"\xd9\x01\n" +
+	"\x10claim_generation\x18\xe8\a \x01(\x03R\x0fclaimGeneration\"\xf9\x01\n" +
 	" ListUnresolvedObligationsRequest\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x15\n" +
 	"\x06now_ms\x18\x02 \x01(\x03R\x05nowMs\x12'\n" +
 	"\x0finclude_pending\x18\x03 \x01(\bR\x0eincludePending\x12#\n" +
 	"\rinclude_stuck\x18\x04 \x01(\bR\fincludeStuck\x12:\n" +
-	"\x19include_committed_expired\x18\x05 \x01(\bR\x17includeCommittedExpired\"`\n" +
+	"\x19include_committed_expired\x18\x05 \x01(\bR\x17includeCommittedExpired\x12\x1e\n" +
+	"\n" +
+	"page_token\x18\xe8\a \x01(\tR\tpageToken\"\x89\x01\n" +
 	"!ListUnresolvedObligationsResponse\x12;\n" +
-	"\vobligations\x18\x01 \x03(\v2\x19.tape.v1.ObligationRecordR\vobligations\"\xb9\x01\n" +
+	"\vobligations\x18\x01 \x03(\v2\x19.tape.v1.ObligationRecordR\vobligations\x12'\n" +
+	"\x0fnext_page_token\x18\xe8\a \x01(\tR\rnextPageToken\"\xb9\x01\n" +
 	"\x16ClaimObligationRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12%\n" +
 	"\x0eobligation_seq\x18\x02 \x01(\x03R\robligationSeq\x12\x18\n" +
@@ -8064,14 +8187,17 @@ const file_tape_proto_rawDesc = "" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x15\n" +
 	"\x06run_id\x18\x02 \x01(\tR\x05runId\x121\n" +
 	"\n" +
-	"run_status\x18\x03 \x01(\x0e2\x12.tape.v1.RunStatusR\trunStatus\"\xa7\x01\n" +
+	"run_status\x18\x03 \x01(\x0e2\x12.tape.v1.RunStatusR\trunStatus\"\xc7\x01\n" +
 	"\x19ListPendingEffectsRequest\x12\"\n" +
 	"\rolder_than_ms\x18\x01 \x01(\x03R\volderThanMs\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12'\n" +
 	"\x0finclude_pending\x18\x03 \x01(\bR\x0eincludePending\x12'\n" +
-	"\x0finclude_unknown\x18\x04 \x01(\bR\x0eincludeUnknown\"M\n" +
+	"\x0finclude_unknown\x18\x04 \x01(\bR\x0eincludeUnknown\x12\x1e\n" +
+	"\n" +
+	"page_token\x18\xe8\a \x01(\tR\tpageToken\"v\n" +
 	"\x1aListPendingEffectsResponse\x12/\n" +
-	"\aeffects\x18\x01 \x03(\v2\x15.tape.v1.EffectRecordR\aeffects\"\xbf\x01\n" +
+	"\aeffects\x18\x01 \x03(\v2\x15.tape.v1.EffectRecordR\aeffects\x12'\n" +
+	"\x0fnext_page_token\x18\xe8\a \x01(\tR\rnextPageToken\"\xbf\x01\n" +
 	"\x0fSetTimerRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x19\n" +
 	"\btimer_id\x18\x02 \x01(\tR\atimerId\x12\x1c\n" +
@@ -8094,18 +8220,24 @@ const file_tape_proto_rawDesc = "" +
 	"\btimer_id\x18\x02 \x01(\tR\atimerId\x12%\n" +
 	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"3\n" +
 	"\x13CancelTimerResponse\x12\x1c\n" +
-	"\tcancelled\x18\x01 \x01(\bR\tcancelled\"Y\n" +
+	"\tcancelled\x18\x01 \x01(\bR\tcancelled\"y\n" +
 	"\x14ListDueTimersRequest\x12\x15\n" +
 	"\x06now_ms\x18\x01 \x01(\x03R\x05nowMs\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x14\n" +
-	"\x05claim\x18\x03 \x01(\bR\x05claim\"E\n" +
+	"\x05claim\x18\x03 \x01(\bR\x05claim\x12\x1e\n" +
+	"\n" +
+	"page_token\x18\xe8\a \x01(\tR\tpageToken\"n\n" +
 	"\x15ListDueTimersResponse\x12,\n" +
-	"\x06timers\x18\x01 \x03(\v2\x14.tape.v1.TimerRecordR\x06timers\"O\n" +
+	"\x06timers\x18\x01 \x03(\v2\x14.tape.v1.TimerRecordR\x06timers\x12'\n" +
+	"\x0fnext_page_token\x18\xe8\a \x01(\tR\rnextPageToken\"o\n" +
 	"\x1aListCompactableRunsRequest\x12\x1b\n" +
 	"\tbefore_ms\x18\x01 \x01(\x03R\bbeforeMs\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x03R\x05limit\"D\n" +
+	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1e\n" +
+	"\n" +
+	"page_token\x18\xe8\a \x01(\tR\tpageToken\"m\n" +
 	"\x1bListCompactableRunsResponse\x12%\n" +
-	"\x04runs\x18\x01 \x03(\v2\x11.tape.v1.RunStateR\x04runs\"Q\n" +
+	"\x04runs\x18\x01 \x03(\v2\x11.tape.v1.RunStateR\x04runs\x12'\n" +
+	"\x0fnext_page_token\x18\xe8\a \x01(\tR\rnextPageToken\"Q\n" +
 	"\x11CompactRunRequest\x12\x15\n" +
 	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12%\n" +
 	"\x05fence\x18\xe8\a \x01(\v2\x0e.tape.v1.FenceR\x05fence\"\xb4\x01\n" +
