@@ -61,31 +61,17 @@ func (t *Tape) ListObligations(ctx context.Context, q ObligationQuery) ([]Obliga
 		if rec.Created.Seq <= floor {
 			continue
 		}
-		o, ok := t.listed(ctx, q.Run, rec)
+		o, ok := listed(ctx, t, "obligations", obligationOf, q.Run, rec)
 		if !ok || !q.wants(o.Status) {
 			continue
 		}
-		kept = append(kept, o)
+		kept = append(kept, o.Obligation)
 		if size += o.size(); size > maxAnswer+maxAnswer/4 { // each trim follows a megabyte of rows
 			trim()
 		}
 	}
 	trim()
 	return kept, nil
-}
-
-// listed returns a row of a list. A row that cannot be read or answered is logged, and ok is false,
-// so that it does not hide the others.
-func (t *Tape) listed(ctx context.Context, run runstore.RunID, rec runstore.Record) (o Obligation, ok bool) {
-	stored, err := obligationOf(run, rec)
-	if err == nil && stored.size() > maxAnswer {
-		err = errUnanswerable
-	}
-	if err != nil {
-		t.log.WarnContext(ctx, "a list of obligations leaves one out", "run", run, "record", rec.Key, "error", err)
-		return Obligation{}, false
-	}
-	return stored.Obligation, true
 }
 
 // UnresolvedQuery selects the obligations of all runs that need a worker or an operator.
@@ -113,35 +99,13 @@ func (t *Tape) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery)
 	wanted := map[ObligationStatus]bool{
 		ObligationPending: q.Pending, ObligationCommitted: q.Pending || q.CommittedExpired, ObligationStuck: q.Stuck,
 	}
-	type identity struct {
-		run runstore.RunID
-		seq runstore.Seq
-	}
-	seen := map[identity]bool{}
-	var listed []Obligation
-	size := 0
-	for entry, err := range merge(t.unresolved(ctx, q, wanted)) {
-		if err != nil {
-			return nil, err
-		}
-		o, ok := t.listed(ctx, entry.Run, entry.Record)
-		// A row that moves within the queues during the scans may appear twice.
-		id := identity{o.Run, o.Seq}
-		if !ok || !wanted[o.Status] || seen[id] {
-			continue
-		}
-		seen[id] = true
-		if size += o.size(); size > maxAnswer {
-			break
-		}
-		if listed = append(listed, o); len(listed) == q.Limit {
-			break
-		}
-	}
-	slices.SortStableFunc(listed, func(a, b Obligation) int {
+	due, err := list(ctx, t, "obligations", obligationOf, merge(t.unresolved(ctx, q, wanted)), q.Limit, func(o storedObligation) (Obligation, bool) {
+		return o.Obligation, wanted[o.Status]
+	})
+	slices.SortStableFunc(due, func(a, b Obligation) int {
 		return cmp.Or(cmp.Compare(a.NextAttempt.UnixMilli(), b.NextAttempt.UnixMilli()), a.Time.Compare(b.Time))
 	})
-	return listed, nil
+	return due, err
 }
 
 // unresolved returns the scans that find the wanted obligations. The queue of due obligations is

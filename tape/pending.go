@@ -39,48 +39,7 @@ func (t *Tape) ListPendingEffects(ctx context.Context, q PendingQuery) ([]Effect
 	}
 	// The pending effects are read first: an effect that becomes UNKNOWN in between is then in both
 	// scans rather than in neither.
-	return t.listEffects(ctx, merge(streams), q.Limit, func(storedEffect) bool { return true })
-}
-
-// listEffects returns up to limit of the wanted effects in entries, each once, in order, and as
-// many as fit into an answer. An effect that cannot be read is logged and left out, so that it does
-// not hide the others.
-func (t *Tape) listEffects(ctx context.Context, entries iter.Seq2[runstore.IndexEntry, error], limit int, wanted func(storedEffect) bool) ([]Effect, error) {
-	type identity struct {
-		run runstore.RunID
-		key runstore.RecordKey
-	}
-	seen := map[identity]bool{}
-	var effects []Effect
-	size := 0
-	for entry, err := range entries {
-		if err != nil {
-			return nil, err
-		}
-		id := identity{entry.Run, entry.Record.Key}
-		if seen[id] {
-			continue
-		}
-		seen[id] = true
-		e, err := effectOf(entry.Run, entry.Record)
-		if err == nil && e.size() > maxAnswer {
-			err = errUnanswerable
-		}
-		if err != nil {
-			t.log.WarnContext(ctx, "a list of effects leaves one out", "run", entry.Run, "record", entry.Record.Key, "error", err)
-			continue
-		}
-		if !wanted(e) {
-			continue
-		}
-		if size += e.size(); size > maxAnswer {
-			break
-		}
-		if effects = append(effects, e.Effect); len(effects) == limit {
-			break
-		}
-	}
-	return effects, nil
+	return list(ctx, t, "effects", effectOf, merge(streams), q.Limit, func(e storedEffect) (Effect, bool) { return e.Effect, true })
 }
 
 // olderThan returns the latest time before bound, or the zero time if there is none or bound is
