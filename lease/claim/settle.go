@@ -96,12 +96,13 @@ func (q *Queue) settle(ctx context.Context, r *Receipt, op string,
 	}
 	run, proof := q.shardOf(r.ID), delivery.Receipt{Claim: int64(r.claim)}
 	s := delivery.State{Phase: delivery.Claimed, Holder: string(r.Owner), Claim: proof.Claim, Attempts: r.Attempts}
-	var m stored
+	m := stored{version: r.version}
 	for n := 0; ; n++ {
 		next, result := transition(s, proof)
 		if result != delivery.Applied {
-			return none, m.lost(r.ID, result)
+			return none, m.lost(r.ID, result) // the receipt must not get the version of another claim
 		}
+		r.version = m.version
 		b := runstore.NewBatch(run, runstore.AtVersion(liveKey(r.ID), r.version))
 		if op != "" {
 			b.ID = batchID(op, r.ID, r.claim)
@@ -120,7 +121,7 @@ func (q *Queue) settle(ctx context.Context, r *Receipt, op string,
 		if op == "ack" && m.State == done && m.Claim == r.claim {
 			return runstore.Committed{Time: m.updated}, nil // a repeat that the store has forgotten
 		}
-		s, r.version = m.delivery(), m.version
+		s = m.delivery()
 	}
 }
 
