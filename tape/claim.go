@@ -1,30 +1,36 @@
 package tape
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The TTLs of a claim.
-const (
-	defaultClaimTTL = time.Minute
-	minClaimTTL     = time.Millisecond // the unit of time on the wire
-	// maxClaimTTL allows for a compensator that a person has to confirm within a day.
-	maxClaimTTL = 24 * time.Hour
+// The rules of deliveries (package delivery) that a claim of an effect or an obligation and a claim of
+// tasks follow. The protocol lets any caller report on an effect or an obligation, and counts failed
+// attempts; of tasks it counts claims. What it lets a failure do depends on the row, so the number
+// of attempts is added where a failure is reported.
+var (
+	openRules = delivery.Rules{Open: true}
+	taskRules = delivery.Rules{CountClaims: true}
 )
+
+// defaultClaimTTL is how long a claim lasts if its request names no time.
+const defaultClaimTTL = time.Minute
 
 // claimTTL returns the TTL of a claim; name is the request field that an error reports.
 func claimTTL(name string, ttl time.Duration) (time.Duration, error) {
 	if ttl <= 0 {
 		return defaultClaimTTL, nil
 	}
-	if ttl < minClaimTTL || ttl > maxClaimTTL {
+	if ttl < delivery.MinTTL || ttl > delivery.MaxTTL {
 		return 0, &runstore.InputError{
 			Kind: runstore.ErrInvalid, Field: name,
 			Problem: fmt.Sprintf("%v is out of range, the limits are %d and %d ms (0 or less means %d)",
-				ttl, minClaimTTL.Milliseconds(), maxClaimTTL.Milliseconds(), defaultClaimTTL.Milliseconds()),
+				ttl, delivery.MinTTL.Milliseconds(), delivery.MaxTTL.Milliseconds(), defaultClaimTTL.Milliseconds()),
 		}
 	}
 	return ttl, nil
@@ -49,3 +55,20 @@ func (req ClaimRequest) check() (time.Duration, error) {
 	}
 	return claimTTL("lease_ttl_ms", req.TTL)
 }
+
+// claim decides on a claim of a row that was last changed at updated. It reads the store clock only
+// if the row was not available then: a row that was due when it was written is still due.
+func (t *Tape) claim(ctx context.Context, s delivery.State, updated time.Time, claimer string, ttl time.Duration) (delivery.State, delivery.Result, error) {
+	next, result := openRules.Claim(s, updated, claimer, runstore.After(ttl))
+	if result != delivery.NotDue {
+		return next, result, nil
+	}
+	now, err := t.store.Now(ctx)
+	if err == nil {
+		next, result = openRules.Claim(s, now, claimer, runstore.After(ttl))
+	}
+	return next, result, err
+}
+
+// generation returns the receipt of a claim of a generation; 0 or less for a report without one.
+func generation(n int64) delivery.Receipt { return delivery.Receipt{Claim: max(n, 0)} }

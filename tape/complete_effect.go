@@ -3,6 +3,7 @@ package tape
 import (
 	"context"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -34,12 +35,14 @@ func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, 
 		if !found {
 			return e, nil, ErrNotBegun
 		}
+		claim := generation(req.Claim)
 		if e.Mode != Outbox {
 			if err := t.require("CompleteEffect", req.Fence); err != nil {
 				return e, nil, err
 			}
+			claim = generation(0) // the run's driver has no claim
 		}
-		if e.Status != EffectPending || e.Mode == Outbox && req.Claim > 0 && req.Claim != e.Claims {
+		if _, result := openRules.Complete(e.delivery(), claim); result != delivery.Applied {
 			return e, nil, nil
 		}
 		return e.settled(req, map[string]any{"status": outcomeWord(req.Status)})

@@ -47,18 +47,13 @@ func (t *Tape) listEffectsToDispatch(ctx context.Context, part *partScan, q Disp
 			return nil, err
 		}
 	}
-	queues := []runstore.IndexQuery{{Index: index, Until: now, Limit: min(q.Limit, runstore.MaxPage)}}
-	list, err := t.listEffects(ctx, part, queues, q.Limit, func(e storedEffect) bool {
-		return e.isDispatchable(now) && (q.Connector == "" || e.Connector == q.Connector)
+	entries := part.entries(ctx, t.store, []runstore.IndexQuery{{Index: index, Until: now, Limit: min(q.Limit, runstore.MaxPage)}})
+	due, err := list(ctx, t, part, "effects", effectOf, entries, q.Limit, func(e storedEffect) (Effect, bool) {
+		return e.Effect, e.delivery().AvailableAt(now) && (q.Connector == "" || e.Connector == q.Connector)
 	})
 	// The queue orders an effect with a lapsed claim by the end of that claim.
-	slices.SortStableFunc(list, func(a, b Effect) int { return a.NextDispatch.Compare(b.NextDispatch) })
-	return list, err
-}
-
-func (e storedEffect) isDispatchable(now time.Time) bool {
-	return e.Status == EffectPending && e.Mode == Outbox &&
-		!e.NextDispatch.IsZero() && !e.NextDispatch.After(now) && !e.DispatchClaimExpires.After(now)
+	slices.SortStableFunc(due, func(a, b Effect) int { return a.NextDispatch.Compare(b.NextDispatch) })
+	return due, err
 }
 
 // ClaimEffectDispatch gives the caller the right to dispatch an effect while the claim lasts. Of
@@ -77,20 +72,11 @@ func (t *Tape) ClaimEffectDispatch(ctx context.Context, run runstore.RunID, key 
 		return Effect{}, false, false, err
 	}
 	e, err = t.changeEffect(ctx, run, key, req.Fence, func(e storedEffect, there bool) (storedEffect, *step, error) {
-		acquired, found = false, there
-		if !there || e.Status != EffectPending || e.Mode != Outbox || e.NextDispatch.IsZero() {
-			return e, nil, nil
+		found = there
+		next, result, err := t.claim(ctx, e.delivery(), e.Time, req.Claimer, ttl)
+		if acquired = e.apply(next, result); !acquired {
+			return e, nil, err
 		}
-		// An effect that was due when it was last written is still due, whatever the clock.
-		if e.NextDispatch.After(e.Time) || !e.DispatchClaimExpires.IsZero() {
-			now, err := t.store.Now(ctx)
-			if err != nil || !e.isDispatchable(now) {
-				return e, nil, err
-			}
-		}
-		e.DispatchClaimedBy, e.claimEnd = req.Claimer, runstore.After(ttl)
-		e.Claims++
-		acquired = true
 		return e, &step{}, nil
 	})
 	return e, acquired && err == nil, found, err
@@ -137,18 +123,15 @@ func (t *Tape) RecordDispatchAttempt(ctx context.Context, req DispatchReport) (E
 		if !found {
 			return e, nil, ErrNoSuchEffect
 		}
-		if e.Status != EffectPending || req.Claim > 0 && (req.Claim != e.Claims || e.DispatchClaimExpires.IsZero()) {
+		if !e.apply(openRules.Fail(e.delivery(), generation(req.Claim), whenAt(req.Next))) {
 			return e, nil, nil
 		}
-		e.unclaim()
-		e.DispatchAttempts++
-		e.LastDispatchError, e.next = failure, whenAt(req.Next)
+		e.LastDispatchError = failure
 		entry := map[string]any{
 			"status": "pending", "transition": "dispatch-retry-scheduled", "dispatch_attempts": e.DispatchAttempts,
 			"error": failure, "next_dispatch_at_ms": max(req.Next.UnixMilli(), 0),
 		}
-		if req.Next.IsZero() {
-			e.Status = EffectUnknown
+		if e.Status == EffectUnknown {
 			entry["status"], entry["transition"], entry["next_dispatch_at_ms"] = "unknown", "dispatch-unknown", 0
 		}
 		return e, e.note(entry), nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -175,16 +176,43 @@ func (e storedEffect) encode() []byte {
 	return encode(head, e.Request, e.Response, e.Error)
 }
 
+// delivery returns the state of the effect's dispatch. Only a PENDING effect is dispatched, and only
+// one of the outbox is on offer.
+func (e storedEffect) delivery() delivery.State {
+	s := delivery.State{
+		Phase: delivery.Done, Due: e.next, Ends: e.claimEnd, Holder: e.DispatchClaimedBy, Claim: e.Claims, Attempts: int(e.DispatchAttempts),
+	}
+	if e.Status == EffectPending {
+		s.Phase = delivery.Waiting
+		if !e.claimEnd.IsZero() {
+			s.Phase = delivery.Claimed
+		}
+	}
+	if e.Mode != Outbox {
+		s.Due = runstore.When{}
+	}
+	return s
+}
+
+// apply puts the effect's dispatch into the state of a transition, if that is applied.
+func (e *storedEffect) apply(s delivery.State, result delivery.Result) (applied bool) {
+	if result != delivery.Applied {
+		return false
+	}
+	e.next, e.claimEnd = s.Due, s.Ends
+	e.DispatchClaimedBy, e.Claims, e.DispatchAttempts = s.Holder, s.Claim, int32(s.Attempts)
+	if s.Phase == delivery.Dead {
+		e.Status = EffectUnknown
+	}
+	return true
+}
+
 // places returns the effect's index entries.
 func (e storedEffect) places() []runstore.Place {
 	switch e.Status {
 	case EffectPending:
 		places := []runstore.Place{{Index: IndexPending, At: runstore.After(0)}}
-		due := e.next
-		if e.DispatchClaimedBy != "" || !e.claimEnd.IsZero() {
-			due = e.claimEnd
-		}
-		if e.Mode == Outbox && !due.IsZero() {
+		if due := e.delivery().Available(); !due.IsZero() {
 			places = append(places, runstore.Place{Index: IndexDispatch, At: due})
 			if e.Connector != "" {
 				places = append(places, runstore.Place{Index: dispatchIndex(e.Connector), At: due})

@@ -106,13 +106,11 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 		for _, e := range s.entries {
 			b.Append(e.kind, compactJSON(e.payload))
 		}
-		written := runstore.RecordWrite{Key: key, Delete: s.deletes, Event: max(len(s.raw)-1, 0)}
+		written := runstore.RecordWrite{Key: key, Delete: true}
 		if !s.deletes {
-			written.Value, written.Index = l.encode(next)
-			if l.later != nil {
-				written.Reserve = l.later(next)
-			}
+			written = l.write(key, next)
 		}
+		written.Event = max(len(s.raw)-1, 0)
 		b.Records = append([]runstore.RecordWrite{written}, b.Records...)
 		done, err := t.commitUnder(ctx, f, b)
 		switch {
@@ -139,6 +137,16 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 			return none, err
 		}
 	}
+}
+
+// write returns the write of a row under a key.
+func (l ledger[R]) write(key runstore.RecordKey, row R) runstore.RecordWrite {
+	w := runstore.RecordWrite{Key: key}
+	w.Value, w.Index = l.encode(row)
+	if l.later != nil {
+		w.Reserve = l.later(row)
+	}
+	return w
 }
 
 // reread returns the row under key as stored, or next if it cannot be read.

@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
 // ObligationStatus is the state of an obligation.
 type ObligationStatus int32
 
-// The statuses of an obligation. COMPENSATED and STUCK are final.
+// The statuses of an obligation, numbered like the phases of a delivery. COMPENSATED and STUCK are
+// final.
 const (
 	ObligationUnspecified ObligationStatus = 0
 	// ObligationPending: the next attempt is due at NextAttempt.
@@ -155,24 +157,38 @@ func (o storedObligation) encode() ([]byte, []runstore.Place) {
 	return encode(head, o.Payload, o.Result), o.places()
 }
 
+// delivery returns the obligation's state as a delivery.
+func (o storedObligation) delivery() delivery.State {
+	return delivery.State{
+		Phase: delivery.Phase(o.Status), Due: o.next, Ends: o.claimEnd, Holder: o.ClaimedBy, Claim: o.Claims, Attempts: int(o.Attempts),
+	}
+}
+
+// apply puts the obligation into the state of a transition, if that is applied.
+func (o *storedObligation) apply(s delivery.State, result delivery.Result) (applied bool) {
+	if result != delivery.Applied {
+		return false
+	}
+	o.Status, o.next, o.claimEnd = ObligationStatus(s.Phase), s.Due, s.Ends
+	o.ClaimedBy, o.Claims, o.Attempts = s.Holder, s.Claim, int32(s.Attempts)
+	return true
+}
+
 // places returns the obligation's index entry.
 func (o storedObligation) places() []runstore.Place {
-	switch o.Status {
-	case ObligationPending:
-		return []runstore.Place{{Index: IndexObligations, At: o.next}}
-	case ObligationCommitted:
-		return []runstore.Place{{Index: IndexObligations, At: o.claimEnd}}
-	case ObligationStuck:
+	if o.Status == ObligationStuck {
 		return []runstore.Place{{Index: IndexStuckObligations, At: runstore.After(0)}}
-	default:
-		return nil
 	}
+	if at := o.delivery().Available(); !at.IsZero() {
+		return []runstore.Place{{Index: IndexObligations, At: at}}
+	}
+	return nil
 }
 
 // later returns the room to reserve for the largest later form of an open obligation: the one with
 // the longest index entry.
 func (o storedObligation) later() []runstore.RecordWrite {
-	if o.Status != ObligationPending && o.Status != ObligationCommitted {
+	if o.Status.final() {
 		return nil
 	}
 	return roomFor(o.key(), runstore.Place{Index: IndexStuckObligations, At: runstore.After(0)})

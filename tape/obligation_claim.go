@@ -45,12 +45,10 @@ func (t *Tape) ClaimObligation(ctx context.Context, req ObligationClaimRequest) 
 	}
 	acquired := false
 	o, err := t.changeObligation(ctx, req.Run, req.Seq, req.Fence, func(o storedObligation) (storedObligation, *step, error) {
-		var err error
-		if acquired, err = t.claimable(ctx, o.Obligation); err != nil || !acquired {
+		next, result, err := t.claim(ctx, o.delivery(), o.Time, req.Claimer, ttl)
+		if acquired = o.apply(next, result); !acquired {
 			return o, nil, err
 		}
-		o.Status, o.ClaimedBy, o.claimEnd = ObligationCommitted, req.Claimer, runstore.After(ttl)
-		o.Claims++
 		return o, o.note("claimed", map[string]any{"claimer": req.Claimer}), nil
 	})
 	if errors.Is(err, ErrNoSuchObligation) {
@@ -60,24 +58,6 @@ func (t *Tape) ClaimObligation(ctx context.Context, req ObligationClaimRequest) 
 		return ObligationClaim{}, err
 	}
 	return ObligationClaim{Acquired: acquired, Found: true, Obligation: o}, nil
-}
-
-// claimable reports whether a claim on the obligation may be granted.
-func (t *Tape) claimable(ctx context.Context, o Obligation) (bool, error) {
-	var at time.Time
-	switch o.Status {
-	case ObligationPending:
-		at = o.NextAttempt
-	case ObligationCommitted:
-		at = o.ClaimExpires
-	default:
-		return false, nil
-	}
-	if !at.After(o.Time) {
-		return true, nil // due already when the row was last changed
-	}
-	now, err := t.store.Now(ctx)
-	return err == nil && !at.After(now), err
 }
 
 // ObligationAttempt reports an attempt that failed.
@@ -114,21 +94,16 @@ func (t *Tape) RecordObligationAttempt(ctx context.Context, req ObligationAttemp
 		}
 	}
 	return t.changeObligation(ctx, req.Run, req.Seq, req.Fence, func(o storedObligation) (storedObligation, *step, error) {
-		ended := req.Generation > 0 && o.Status != ObligationCommitted
-		if o.Status.final() || ended || o.superseded(req.Generation) {
+		rules := openRules
+		rules.MaxAttempts = int(o.MaxAttempts)
+		if !o.apply(rules.Fail(o.delivery(), generation(req.Generation), whenAt(req.Next))) {
 			return o, nil, nil
 		}
-		transition, nextMS := "retry-scheduled", int64(0)
-		o.Attempts++
 		o.LastError = failure
-		if req.Next.IsZero() || o.Attempts >= o.MaxAttempts {
-			transition = "stuck"
-			o.Status, o.next = ObligationStuck, runstore.When{}
-		} else {
-			nextMS = req.Next.UnixMilli()
-			o.Status, o.next = ObligationPending, runstore.At(req.Next)
+		transition, nextMS := "retry-scheduled", req.Next.UnixMilli()
+		if o.Status == ObligationStuck {
+			transition, nextMS = "stuck", 0
 		}
-		o = o.released()
 		return o, o.note(transition, map[string]any{
 			"attempts": o.Attempts, "error": failure, "next_attempt_at_ms": nextMS,
 		}), nil
@@ -169,24 +144,12 @@ func (t *Tape) ResolveObligation(ctx context.Context, req ObligationResult) (Obl
 		req.Status = ObligationCompensated
 	}
 	return t.changeObligation(ctx, req.Run, req.Seq, req.Fence, func(o storedObligation) (storedObligation, *step, error) {
-		if o.Status.final() || o.superseded(req.Generation) {
+		if !o.apply(openRules.Complete(o.delivery(), generation(req.Generation))) {
 			return o, nil, nil
 		}
 		o.Status, o.Result = req.Status, req.Result
-		o = o.released()
 		return o, o.note("resolved", map[string]any{}), nil
 	})
-}
-
-// superseded reports whether the presented generation is not that of the obligation's last claim.
-func (o storedObligation) superseded(generation int64) bool {
-	return generation > 0 && generation != o.Claims
-}
-
-// released returns the obligation without its claim.
-func (o storedObligation) released() storedObligation {
-	o.ClaimedBy, o.claimEnd = "", runstore.When{}
-	return o
 }
 
 // note returns a step with a journal entry about a change of the obligation.

@@ -60,31 +60,17 @@ func (t *Tape) ListObligations(ctx context.Context, q ObligationQuery) ([]Obliga
 		if rec.Created.Seq <= floor {
 			continue
 		}
-		o, ok := t.listed(ctx, q.Run, rec)
+		o, ok := listed(ctx, t, nil, "obligations", obligationOf, q.Run, rec)
 		if !ok || !q.wants(o.Status) {
 			continue
 		}
-		kept = append(kept, o)
+		kept = append(kept, o.Obligation)
 		if size += o.size(); size > maxAnswer+maxAnswer/4 { // each trim follows a megabyte of rows
 			trim()
 		}
 	}
 	trim()
 	return kept, nil
-}
-
-// listed returns a row of a list. A row that cannot be read or answered is logged, and ok is false,
-// so that it does not hide the others.
-func (t *Tape) listed(ctx context.Context, run runstore.RunID, rec runstore.Record) (o Obligation, ok bool) {
-	stored, err := obligationOf(run, rec)
-	if err == nil && stored.size() > maxAnswer {
-		err = errUnanswerable
-	}
-	if err != nil {
-		t.log.WarnContext(ctx, "a list of obligations leaves one out", "run", run, "record", rec.Key, "error", err)
-		return Obligation{}, false
-	}
-	return stored.Obligation, true
 }
 
 // UnresolvedQuery selects the obligations of all runs that need a worker or an operator.
@@ -116,36 +102,13 @@ func (t *Tape) listUnresolvedObligations(ctx context.Context, part *partScan, q 
 	wanted := map[ObligationStatus]bool{
 		ObligationPending: q.Pending, ObligationCommitted: q.Pending || q.CommittedExpired, ObligationStuck: q.Stuck,
 	}
-	type identity struct {
-		run runstore.RunID
-		seq runstore.Seq
-	}
-	seen := map[identity]bool{}
-	var listed []Obligation
-	size := 0
-	for entry, err := range part.entries(ctx, t.store, unresolved(q, wanted)) {
-		if err != nil {
-			return nil, err
-		}
-		o, ok := t.listed(ctx, entry.Run, entry.Record)
-		// A row that moves within the queues during the scans may appear twice.
-		id := identity{o.Run, o.Seq}
-		if !ok || !wanted[o.Status] || seen[id] {
-			continue
-		}
-		seen[id] = true
-		if size += o.size(); size > part.room() {
-			break
-		}
-		if listed = append(listed, o); len(listed) == q.Limit {
-			part.took()
-			break
-		}
-	}
-	slices.SortStableFunc(listed, func(a, b Obligation) int {
+	due, err := list(ctx, t, part, "obligations", obligationOf, part.entries(ctx, t.store, unresolved(q, wanted)), q.Limit, func(o storedObligation) (Obligation, bool) {
+		return o.Obligation, wanted[o.Status]
+	})
+	slices.SortStableFunc(due, func(a, b Obligation) int {
 		return cmp.Or(cmp.Compare(a.NextAttempt.UnixMilli(), b.NextAttempt.UnixMilli()), a.Time.Compare(b.Time))
 	})
-	return listed, nil
+	return due, err
 }
 
 // unresolved returns the queues of the wanted obligations. The queue of due obligations is

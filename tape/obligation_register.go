@@ -92,9 +92,8 @@ func (t *Tape) alsoRegister(ctx context.Context, s *step, o storedObligation) er
 	}
 	s.entries = append(s.entries, journalEntry{kindObligation, o.registration()})
 	s.guards = append(s.guards, runstore.AtVersion(o.key(), 0))
-	write := runstore.RecordWrite{Key: o.key(), Event: len(s.entries) - 1}
-	write.Value, write.Index = o.encode()
-	write.Reserve = o.later()
+	write := obligations.write(o.key(), o)
+	write.Event = len(s.entries) - 1
 	s.writes.Records = append(s.writes.Records, write)
 	return nil
 }

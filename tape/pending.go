@@ -41,49 +41,7 @@ func (t *Tape) listPendingEffects(ctx context.Context, part *partScan, q Pending
 	}
 	// The pending effects are read first: an effect that becomes UNKNOWN in between is then in both
 	// scans rather than in neither.
-	return t.listEffects(ctx, part, queues, q.Limit, func(storedEffect) bool { return true })
-}
-
-// listEffects returns up to limit of the wanted effects in queues, each once, in order, and as
-// many as fit into an answer. An effect that cannot be read is logged and left out, so that it does
-// not hide the others.
-func (t *Tape) listEffects(ctx context.Context, part *partScan, queues []runstore.IndexQuery, limit int, wanted func(storedEffect) bool) ([]Effect, error) {
-	type identity struct {
-		run runstore.RunID
-		key runstore.RecordKey
-	}
-	seen := map[identity]bool{}
-	var effects []Effect
-	size := 0
-	for entry, err := range part.entries(ctx, t.store, queues) {
-		if err != nil {
-			return nil, err
-		}
-		id := identity{entry.Run, entry.Record.Key}
-		if seen[id] {
-			continue
-		}
-		seen[id] = true
-		e, err := effectOf(entry.Run, entry.Record)
-		if err == nil && e.size() > part.room() {
-			err = errUnanswerable
-		}
-		if err != nil {
-			t.log.WarnContext(ctx, "a list of effects leaves one out", "run", entry.Run, "record", entry.Record.Key, "error", err)
-			continue
-		}
-		if !wanted(e) {
-			continue
-		}
-		if size += e.size(); size > part.room() {
-			break
-		}
-		if effects = append(effects, e.Effect); len(effects) == limit {
-			part.took()
-			break
-		}
-	}
-	return effects, nil
+	return list(ctx, t, part, "effects", effectOf, part.entries(ctx, t.store, queues), q.Limit, func(e storedEffect) (Effect, bool) { return e.Effect, true })
 }
 
 // olderThan returns the latest time before bound, or the zero time if there is none or bound is

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -176,8 +178,7 @@ func (t *Tape) planAdvance(ctx context.Context, f runstore.Fence, r Reaction, at
 			known.SourceRun, known.Source, known.Payload = k.SourceRun, k.Source, k.Payload
 			k = known
 		}
-		value, places := k.encode()
-		w := runstore.RecordWrite{Key: k.key(), Value: value, Index: places, Reserve: k.later()}
+		w := tasks.write(k.key(), k)
 		grown := len(w.Key) + len(w.Value)
 		place, again := written[k.Subject]
 		if again {
@@ -213,34 +214,22 @@ func (t *Tape) tasksToChange(ctx context.Context, run runstore.RunID, r Reaction
 	if err != nil {
 		return nil, err
 	}
-	var (
-		mu     sync.Mutex
-		failed error
-		wg     sync.WaitGroup
-		slots  = make(chan struct{}, claimsInFlight)
-		seen   = map[string]bool{}
-	)
+	subjects := map[string]bool{}
 	for _, k := range wanted {
-		subject := k.Subject
-		if seen[subject] {
-			continue
-		}
-		seen[subject] = true
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			k, found, err := t.newestTask(ctx, run, subject)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err != nil:
-				failed = err
-			case found && k.CreatedAt.Add(time.Duration(r.DebounceMS)*time.Millisecond).After(now):
-				latest[subject] = k
-			}
-		})
+		subjects[k.Subject] = true
 	}
-	wg.Wait()
+	var failed error
+	optimistic.Each(slices.Collect(maps.Keys(subjects)), func(subject string, mu sync.Locker) {
+		k, found, err := t.newestTask(ctx, run, subject)
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err != nil:
+			failed = err
+		case found && k.CreatedAt.Add(time.Duration(r.DebounceMS)*time.Millisecond).After(now):
+			latest[subject] = k
+		}
+	})
 	return latest, failed
 }
 

@@ -103,26 +103,14 @@ func (t *Tape) journalBetween(ctx context.Context, run runstore.RunID, from, to 
 // ListSessions returns the sessions of an app's user with their states and without events, last
 // updated first. It returns fewer if they do not fit into one answer. A session that cannot be read
 // is logged and left out. One read per page.
-func (t *Tape) ListSessions(ctx context.Context, app, user string) (all []Session, err error) {
+func (t *Tape) ListSessions(ctx context.Context, app, user string) ([]Session, error) {
 	key := SessionKey{App: app, User: user}
 	if err := key.check(); err != nil {
 		return nil, err
 	}
-	size := 0
 	q := runstore.IndexQuery{Index: key.index(), Until: runstore.EndOfTime, Newest: true, Limit: 100}
-	for entry, err := range runstore.Entries(ctx, t.store, q) {
-		if err != nil {
-			return nil, err
-		}
-		s, err := sessionOf(entry.Run, entry.Record)
-		if err != nil { // do not let one session hide the others
-			t.log.WarnContext(ctx, "a list of sessions leaves one out", "run", entry.Run, "error", err)
-			continue
-		}
-		if size += s.size(); size > maxAnswer {
-			break
-		}
-		all = append(all, s.Session)
-	}
-	return all, nil
+	const noLimit = 0
+	return list(ctx, t, nil, "sessions", sessionOf, runstore.Entries(ctx, t.store, q), noLimit, func(s storedSession) (Session, bool) {
+		return s.Session, true
+	})
 }

@@ -2,10 +2,12 @@ package tape
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -134,19 +136,43 @@ func (k storedTask) encode() ([]byte, []runstore.Place) {
 	return encode(head, k.Subject, k.Payload, k.LastError), k.places()
 }
 
+// taskStatuses are the statuses of a task by the phases of its delivery.
+var taskStatuses = [...]TaskStatus{
+	delivery.Waiting: TaskPending, delivery.Claimed: TaskClaimed, delivery.Done: TaskDone, delivery.Dead: TaskDLQ,
+}
+
+// delivery returns the task's state as a delivery. A task that has not failed yet is due before all
+// others. A task's claims are its attempts, and are named by their owner alone.
+func (k storedTask) delivery() delivery.State {
+	s := delivery.State{
+		Phase: delivery.Phase(slices.Index(taskStatuses[:], k.Status)), Due: k.next, Ends: k.leaseEnd, Holder: k.LeaseOwner, Attempts: int(k.Attempts),
+	}
+	if s.Due.IsZero() {
+		s.Due = runstore.At(firstTime)
+	}
+	return s
+}
+
+// apply puts the task into the state of a transition, if that is applied. Its next attempt stays as
+// it was until an attempt fails.
+func (k *storedTask) apply(s delivery.State, result delivery.Result) (applied bool) {
+	if result != delivery.Applied {
+		return false
+	}
+	k.Status, k.Attempts = taskStatuses[s.Phase], int32(s.Attempts)
+	k.LeaseOwner, k.LeaseExpires, k.leaseEnd = s.Holder, time.Time{}, s.Ends // LeaseExpires follows from the commit
+	if s.Phase == delivery.Waiting {
+		k.next = s.Due
+	}
+	return true
+}
+
 // places returns the index entries of an open task: in the queues of its reaction and its shard, at
 // the time from which it can be claimed; in the queue of all open tasks of its reaction, by its
 // creation; and, while later entries may replace its content, in the queue of its subject.
 func (k storedTask) places() []runstore.Place {
-	var due runstore.When
-	switch k.Status {
-	case TaskPending:
-		if due = k.next; due.IsZero() {
-			due = runstore.At(firstTime)
-		}
-	case TaskClaimed:
-		due = k.leaseEnd
-	default:
+	due := k.delivery().Available()
+	if due.IsZero() {
 		return nil
 	}
 	created := createdWhen(k.CreatedAt)

@@ -3,13 +3,12 @@ package tape
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
 	"time"
 
-	"github.com/tapestore/tapestore/internal/optimistic"
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -59,45 +58,39 @@ func (t *Tape) ClaimTasks(ctx context.Context, req TaskClaim) ([]Task, error) {
 		req.Max = defaultTaskClaim
 	}
 	req.Max = min(req.Max, MaxTaskClaim)
-	turn := t.claims[maphash.String(t.seed, fmt.Sprint(req.Shard, req.Reaction))%retryTurns]
-	select {
-	case turn <- struct{}{}:
-		defer func() { <-turn }()
-	case <-ctx.Done():
-		return nil, &runstore.OpError{Op: "claim tasks", Err: runstore.ErrUnavailable, Cause: context.Cause(ctx)}
-	}
-	claimed, err := optimistic.Claims[storedTask, Task]{
+	claimed, err := delivery.Claims[storedTask, Task]{
 		Store: t.store,
 		Query: runstore.IndexQuery{Index: dueTasks(req.Reaction, max(req.Shard, anyShard)), Until: req.until()},
-		Max:   req.Max,
-		Decode: func(entry runstore.IndexEntry) (storedTask, bool) {
+		Max:   req.Max, Rules: taskRules, Holder: req.Owner, Ends: req.end(),
+		Turn: t.claims[maphash.String(t.seed, fmt.Sprint(req.Shard, req.Reaction))%retryTurns],
+		Log:  t.log.With("reaction", clip(req.Reaction, 64)),
+		Decode: func(entry runstore.IndexEntry) (storedTask, delivery.State, error) {
 			k, err := taskOf(entry.Run, entry.Record)
 			if err == nil && k.claimSize(req.Owner) > maxAnswer {
 				err = errUnanswerable
 			}
-			if err != nil { // do not let one task hide the others
-				t.log.WarnContext(ctx, "a claim leaves a task out", "run", entry.Run, "record", entry.Record.Key, "error", err)
-				return k, false
+			s := k.delivery()
+			if !req.Now.IsZero() { // on the wire a lease ends after the millisecond of its expiry
+				s.Ends = runstore.At(k.LeaseExpires.Truncate(time.Millisecond).Add(time.Millisecond))
 			}
-			return k, req.due(k)
+			return k, s, err
 		},
 		Size:    func(k storedTask) int { return k.claimSize(req.Owner) },
 		MaxSize: maxAnswer,
-		Commit: func(ctx context.Context, run runstore.RunID, due []storedTask) ([]Task, error) {
-			return t.claimShard(ctx, req, run, due)
+		Write: func(w *runstore.Writes, k storedTask, next delivery.State) {
+			k.apply(next, delivery.Applied)
+			w.Records = append(w.Records, tasks.write(k.key(), k))
 		},
-		Lost: func(err error) bool { return errors.Is(err, runstore.ErrConflict) || errors.Is(err, ErrNoSuchRun) },
+		Claimed: func(k storedTask, next delivery.State, _ runstore.Version, ends time.Time) Task {
+			k.apply(next, delivery.Applied)
+			k.LeaseExpires = ends
+			return k.Task
+		},
 	}.Claim(ctx)
-	if len(claimed) == 0 {
-		return nil, err
-	}
-	if err != nil {
-		t.log.WarnContext(ctx, "a claim of tasks ends early", "reaction", clip(req.Reaction, 64), "claimed", len(claimed), "error", err)
-	}
 	slices.SortFunc(claimed, func(a, b Task) int {
 		return cmp.Or(cmp.Compare(millisOf(a.NextAttempt), millisOf(b.NextAttempt)), a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Source, b.Source))
 	})
-	return claimed, nil
+	return claimed, err
 }
 
 // millisOf returns a time in milliseconds since 1970; 0 for the zero time.
@@ -123,7 +116,7 @@ func (req *TaskClaim) check() error {
 	}
 	if !req.Now.IsZero() {
 		req.Now = req.Now.Truncate(time.Millisecond)
-		if err := checkTime("now_ms", req.Now.Add(2*maxClaimTTL)); err != nil { // the stored end of the lease must be valid, too
+		if err := checkTime("now_ms", req.Now.Add(2*delivery.MaxTTL)); err != nil { // the stored end of the lease must be valid, too
 			return err
 		}
 	}
@@ -141,50 +134,16 @@ func (req TaskClaim) until() time.Time {
 	return req.Now.Add(time.Millisecond - runstore.TimePrecision)
 }
 
-// due reports whether a task of the scan can be claimed.
-func (req TaskClaim) due(k storedTask) bool {
-	switch k.Status {
-	case TaskPending:
-		return true
-	case TaskClaimed: // on the wire a lease ends after the millisecond of its expiry
-		return req.Now.IsZero() || millisOf(k.LeaseExpires) < req.Now.UnixMilli()
-	default:
-		return false
+// end returns the end of the lease.
+func (req TaskClaim) end() runstore.When {
+	if req.Now.IsZero() {
+		return runstore.After(req.Lease)
 	}
+	return runstore.At(req.Now.Add(req.Lease))
 }
 
 // claimSize returns an upper bound of the bytes that a claimed task takes in an answer, and its
 // record in a commit.
 func (k storedTask) claimSize(owner string) int {
 	return k.bytes + 6*len(owner) + 512 // as JSON a text may be six times as long
-}
-
-// claimShard claims tasks of one shard: all of them or none.
-func (t *Tape) claimShard(ctx context.Context, req TaskClaim, run runstore.RunID, due []storedTask) ([]Task, error) {
-	end := runstore.After(req.Lease)
-	if !req.Now.IsZero() {
-		end = runstore.At(req.Now.Add(req.Lease))
-	}
-	var guards []runstore.Guard
-	var w runstore.Writes
-	for i := range due {
-		k := &due[i]
-		k.Status, k.LeaseOwner, k.leaseEnd = TaskClaimed, req.Owner, end
-		k.Attempts++
-		value, places := k.encode()
-		guards = append(guards, runstore.AtVersion(k.key(), k.version))
-		w.Records = append(w.Records, runstore.RecordWrite{Key: k.key(), Value: value, Index: places, Reserve: k.later()})
-	}
-	b := runstore.NewBatch(run, guards[0], guards[1:]...)
-	b.Writes = w
-	done, err := t.commit(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-	claimed := make([]Task, len(due))
-	for i, k := range due {
-		k.LeaseExpires = end.Resolve(done.Time)
-		claimed[i] = k.Task
-	}
-	return claimed, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -19,9 +20,8 @@ func (t *Tape) CompleteTask(ctx context.Context, id, owner string) (Task, error)
 	if owner == "" {
 		return Task{}, refuse(ErrRefused, "complete_task: owner is required")
 	}
-	return t.endAttempt(ctx, id, owner, func(k storedTask) (storedTask, error) {
-		k.Status = TaskDone
-		return k, nil
+	return t.endAttempt(ctx, id, owner, func(k *storedTask, p delivery.Receipt) (bool, error) {
+		return k.apply(taskRules.Complete(k.delivery(), p)), nil
 	})
 }
 
@@ -38,23 +38,17 @@ func (t *Tape) NackTask(ctx context.Context, id, owner, failure string, permanen
 	if err := checkText(field{"error", failure}); err != nil {
 		return Task{}, err
 	}
-	return t.endAttempt(ctx, id, owner, func(k storedTask) (storedTask, error) {
+	return t.endAttempt(ctx, id, owner, func(k *storedTask, p delivery.Receipt) (bool, error) {
 		k.LastError = clip(failure, MaxTaskError)
-		if permanent {
-			k.Status = TaskDLQ
-			return k, nil
+		dead, result := taskRules.Fail(k.delivery(), p, runstore.When{})
+		if permanent || result != delivery.Applied {
+			return k.apply(dead, result), nil
 		}
 		r, _, err := t.reaction(ctx, k.Reaction)
-		if err != nil {
-			return k, err
-		}
 		r = r.withDefaults() // the defaults if there is no such reaction
-		if k.Attempts >= r.DLQAfter {
-			k.Status = TaskDLQ
-			return k, nil
-		}
-		k.Status, k.next = TaskPending, runstore.After(r.backoff(k.Attempts))
-		return k, nil
+		rules := taskRules
+		rules.MaxAttempts = int(r.DLQAfter)
+		return k.apply(rules.Fail(k.delivery(), p, runstore.After(r.backoff(k.Attempts)))), err
 	})
 }
 
@@ -67,28 +61,26 @@ func (r Reaction) backoff(attempts int32) time.Duration {
 	return min(pause, maxBackoff)
 }
 
-// endAttempt ends the owner's claim of a task by a transition to another status.
-func (t *Tape) endAttempt(ctx context.Context, id, owner string, decide func(storedTask) (storedTask, error)) (Task, error) {
+// endAttempt ends the owner's claim of a task by a transition, which may also change other fields.
+func (t *Tape) endAttempt(ctx context.Context, id, owner string,
+	transition func(*storedTask, delivery.Receipt) (applied bool, err error)) (Task, error) {
 	run, key, ok := parseTaskID(id)
 	if !ok {
 		return Task{}, ErrNoSuchTask
 	}
-	k, err := tasks.change(ctx, t, run, runstore.Fence{}, key, func(k storedTask, found bool) (storedTask, *step, error) {
-		if !found || k.Status != TaskClaimed || k.LeaseOwner != owner {
-			return k, nil, ErrNoSuchTask
-		}
-		next, err := decide(k)
-		if err != nil {
+	k, err := tasks.change(ctx, t, run, runstore.Fence{}, key, func(k storedTask, _ bool) (storedTask, *step, error) {
+		applied, err := transition(&k, delivery.Receipt{Holder: owner})
+		switch {
+		case err != nil:
 			return k, nil, err
-		}
-		next.LeaseOwner, next.LeaseExpires, next.leaseEnd = "", time.Time{}, runstore.When{}
-		if next.Status == TaskPending {
-			return next, &step{}, nil
+		case !applied: // an absent task is closed
+			return k, nil, ErrNoSuchTask
+		case k.Status == TaskPending:
+			return k, &step{}, nil
 		}
 		s := &step{deletes: true}
-		value, _ := next.encode()
-		s.writes.Put(next.key(), value)
-		return next, s, nil
+		s.writes.Records = append(s.writes.Records, tasks.write(k.key(), k))
+		return k, s, nil
 	})
 	if err != nil {
 		return Task{}, err

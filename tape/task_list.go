@@ -32,7 +32,7 @@ func (t *Tape) ListTasks(ctx context.Context, reaction string, status TaskStatus
 			if err != nil {
 				return nil, err
 			}
-			if k, ok := t.listedTask(ctx, entry.Run, entry.Record); ok && !list.add(k) {
+			if k, ok := listed(ctx, t, nil, "tasks", taskOf, entry.Run, entry.Record); ok && !list.add(k.Task) {
 				break
 			}
 		}
@@ -74,26 +74,12 @@ func (t *Tape) listShard(ctx context.Context, list *taskList, run runstore.RunID
 			return err
 		}
 		for _, rec := range page {
-			if k, ok := t.listedTask(ctx, run, rec); ok && !list.add(k) {
+			if k, ok := listed(ctx, t, nil, "tasks", taskOf, run, rec); ok && !list.add(k.Task) {
 				return nil
 			}
 		}
 		q.After = page[len(page)-1].Key
 	}
-}
-
-// listedTask returns a task of a list. A task that cannot be read or answered is logged, and ok is
-// false, so that it does not hide the others.
-func (t *Tape) listedTask(ctx context.Context, run runstore.RunID, rec runstore.Record) (k Task, ok bool) {
-	stored, err := taskOf(run, rec)
-	if err == nil && stored.size() > maxAnswer {
-		err = errUnanswerable
-	}
-	if err != nil {
-		t.log.WarnContext(ctx, "a list of tasks leaves one out", "run", run, "record", rec.Key, "error", err)
-		return Task{}, false
-	}
-	return stored.Task, true
 }
 
 // taskList keeps the newest tasks that fit into an answer.

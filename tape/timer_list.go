@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -116,12 +117,8 @@ func (t *Tape) dueTimers(ctx context.Context, part *partScan, q DueTimersQuery) 
 				yield(dueTimer{}, err)
 				return
 			}
-			m, err := timerOf(entry.Run, entry.Record)
-			if err == nil && m.size() > part.room() {
-				err = errUnanswerable
-			}
-			if err != nil { // do not let one run hide the others
-				t.log.WarnContext(ctx, "a list of timers leaves one out", "run", entry.Run, "record", clip(string(entry.Record.Key), 64), "error", err)
+			m, ok := listed(ctx, t, part, "timers", timerOf, entry.Run, entry.Record)
+			if !ok {
 				continue
 			}
 			if !yield(dueTimer{m, entry.Record.Version}, nil) {
@@ -164,10 +161,6 @@ func (s *timerScan) take(limit, room int) ([]dueTimer, error) {
 	return taken, nil
 }
 
-// claimsInFlight is the number of timers that one call fires at a time. 16: a full list of 200
-// takes 13 round trips, and one call leaves connections in a pool for others.
-const claimsInFlight = 16
-
 // claimError reports which timer could not be fired.
 type claimError struct {
 	run   runstore.RunID
@@ -178,38 +171,28 @@ type claimError struct {
 // claimTimers fires timers and returns the fired ones, in the order given. It starts no further
 // claim after a failure.
 func (t *Tape) claimTimers(ctx context.Context, due []dueTimer) ([]dueTimer, *claimError) {
-	var (
-		mu     sync.Mutex
-		failed *claimError
-		wg     sync.WaitGroup
-		slots  = make(chan struct{}, claimsInFlight)
-		order  = rand.Perm(len(due)) // so that callers of the same list rarely collide
-	)
-	for _, i := range order {
-		slots <- struct{}{}
+	var failed *claimError
+	order := rand.Perm(len(due)) // so that callers of the same list rarely collide
+	optimistic.Each(order, func(i int, mu sync.Locker) {
 		mu.Lock()
 		stop := failed != nil
 		mu.Unlock()
 		if stop {
-			break
+			return
 		}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			d := &due[i]
-			err := t.fire(ctx, d)
-			if err == nil || errors.Is(err, runstore.ErrConflict) || errors.Is(err, ErrNoSuchRun) {
-				return // fired by another caller, or no longer the timer that was listed
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if failed == nil {
-				failed = &claimError{d.Run, d.ID, err}
-				return
-			}
-			t.log.WarnContext(ctx, "a timer may be fired and is not returned", "run", d.Run, "timer", clip(d.ID, 64), "error", err)
-		})
-	}
-	wg.Wait()
+		d := &due[i]
+		err := t.fire(ctx, d)
+		if err == nil || errors.Is(err, runstore.ErrConflict) || errors.Is(err, ErrNoSuchRun) {
+			return // fired by another caller, or no longer the timer that was listed
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if failed == nil {
+			failed = &claimError{d.Run, d.ID, err}
+			return
+		}
+		t.log.WarnContext(ctx, "a timer may be fired and is not returned", "run", d.Run, "timer", clip(d.ID, 64), "error", err)
+	})
 	return slices.DeleteFunc(due, func(d dueTimer) bool { return !d.Fired }), failed
 }
 

@@ -20,7 +20,8 @@ import (
 // read of records.
 type faultyStore struct {
 	runstore.RunStore
-	damaged atomic.Pointer[runstore.RunID]
+	damaged atomic.Pointer[runstore.RunID] // a run that cannot be read
+	first   atomic.Pointer[runstore.RunID] // a run whose first entry in the feed cannot be read
 	swap    atomic.Pointer[func()]
 }
 
@@ -44,11 +45,10 @@ func (s *faultyStore) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]r
 
 func (s *faultyStore) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
 	events, err := s.RunStore.ReadFeed(ctx, q)
-	if bad := s.damaged.Load(); bad != nil {
-		for i, e := range events {
-			if e.Run == *bad {
-				events[i] = runstore.FeedEvent{Run: e.Run, Event: runstore.Event{Seq: e.Seq, Position: e.Position}, Err: s.fault(*bad)}
-			}
+	bad, first := s.damaged.Load(), s.first.Load()
+	for i, e := range events {
+		if bad != nil && e.Run == *bad || first != nil && e.Run == *first && e.Seq == 1 {
+			events[i] = runstore.FeedEvent{Run: e.Run, Event: runstore.Event{Seq: e.Seq, Position: e.Position}, Err: s.fault(e.Run)}
 		}
 	}
 	return events, err
@@ -151,6 +151,40 @@ func TestReadOfRunThatIsPurged(t *testing.T) {
 	r, err := c.GetDecision(as(t.Context(), "a"), request)
 	if wantStatus(t, "GetDecision", err, codes.PermissionDenied, "no such run"); r.GetFound() {
 		t.Errorf("GetDecision returns %v", r)
+	}
+}
+
+// TestFeedOfARunThatIsPurged: a run is purged and begun again by another tenant, and the entry that would
+// show it is damaged.
+func TestFeedOfARunThatIsPurged(t *testing.T) {
+	t.Parallel()
+	check, _ := checker(t, "a read a", "all operate")
+	store := &faultyStore{RunStore: memory.New(nil).Open()}
+	c, _ := startAuth(t, store, &tapeserver.Options{Auth: check})
+	all := as(t.Context(), "all")
+	begin := func(invocation, tenant string) runstore.RunID {
+		t.Helper()
+		r, err := c.BeginRun(all, &tapepb.BeginRunRequest{AppName: "app", InvocationId: invocation, TenantId: tenant})
+		if err == nil {
+			_, err = c.RecordDecision(all, &tapepb.RecordDecisionRequest{RunId: r.GetRunId()})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runstore.RunID(r.GetRunId())
+	}
+	feed := opened(t)(feeds["SubscribeEvents"](as(t.Context(), "a"), c, "/tape/**", 0))
+	id := begin("i", "a")
+	received(t, feed, 2)
+	store.first.Store(&id)
+	purge(t, store, string(id))
+	time.Sleep(2 * time.Millisecond)
+	begin("i", "b")
+	own := begin("own", "a")
+	for _, e := range received(t, feed, 2) {
+		if e.GetRunId() != string(own) {
+			t.Errorf("an entry of the other tenant: %v", e)
+		}
 	}
 }
 

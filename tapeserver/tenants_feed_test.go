@@ -3,6 +3,7 @@ package tapeserver_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -193,5 +194,65 @@ func TestShortPages(t *testing.T) {
 	rest, err := tapes.ListDueTimers(t.Context(), tape.DueTimersQuery{Limit: 5000})
 	if err != nil || len(rest) != 4001 {
 		t.Errorf("%d timers of others are due, %v; want 4001: a claim fires the principal's only", len(rest), err)
+	}
+}
+
+// TestPagesThatAreFull: an entry that does not fit into a page is the first of the next.
+func TestPagesThatAreFull(t *testing.T) {
+	t.Parallel()
+	check, _ := checker(t, "a operate a", "all operate")
+	c, _ := startAuth(t, memory.New(nil).Open(), &tapeserver.Options{Auth: check})
+	var want, got []string
+	for i := range 5 {
+		for _, tenant := range []string{"a", "b"} {
+			r, err := c.BeginRun(as(t.Context(), "all"), &tapepb.BeginRunRequest{AppName: "app", InvocationId: fmt.Sprint(tenant, i), TenantId: tenant})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tenant == "a" {
+				want = append(want, r.GetRunId())
+			}
+			_, err = c.BeginEffect(as(t.Context(), "all"), &tapepb.BeginEffectRequest{RunId: r.GetRunId(), CustomKey: "k", RequestJson: strings.Repeat("x", 1_500_000)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = c.SetTimer(as(t.Context(), "all"), &tapepb.SetTimerRequest{RunId: r.GetRunId(), TimerId: "t", FireAtMs: 1, PayloadJson: strings.Repeat("x", 900_000)})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	a := as(t.Context(), "a")
+	lists := map[string]func(token string) (next string){
+		"ListPendingEffects": func(token string) string {
+			r, err := c.ListPendingEffects(a, &tapepb.ListPendingEffectsRequest{PageToken: token})
+			if err != nil || len(r.GetEffects()) > 2 {
+				t.Fatal(len(r.GetEffects()), err)
+			}
+			for _, e := range r.GetEffects() {
+				got = append(got, e.GetRunId())
+			}
+			return r.GetNextPageToken()
+		},
+		"ListDueTimers": func(token string) string {
+			r, err := c.ListDueTimers(a, &tapepb.ListDueTimersRequest{PageToken: token, Claim: true})
+			if err != nil || len(r.GetTimers()) > 4 {
+				t.Fatal(len(r.GetTimers()), err)
+			}
+			for _, e := range r.GetTimers() {
+				got = append(got, e.GetRunId())
+			}
+			return r.GetNextPageToken()
+		},
+	}
+	for name, list := range lists {
+		got = nil
+		pages := 1
+		for next := list(""); next != ""; next = list(next) {
+			pages++
+		}
+		if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values(want))) || pages < 2 {
+			t.Errorf("%s: runs %v in %d pages, want %v", name, got, pages, want)
+		}
 	}
 }

@@ -183,7 +183,7 @@ func (ch change) write(c *Capacity, b *runstore.Batch, id string) {
 // room. A nil change and no error means that nothing is to be written. requested is the amount that
 // a NoCapacityError reports. The result's record is that of the reservation after the change.
 func (c *Capacity) change(ctx context.Context, id string, requested int64, decide func(a *account, h *reservation) (*change, error)) (rec runstore.Record, err error) {
-	if err := take(ctx, c.turn, "change capacity"); err != nil {
+	if err := optimistic.Take(ctx, c.turn, "change capacity"); err != nil {
 		return rec, err
 	}
 	defer func() { <-c.turn }()

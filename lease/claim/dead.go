@@ -6,13 +6,14 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
 // Dead iterates over the dead letters, shard by shard and by id, and stops at the first error. One
-// that cannot be read is logged and left out. A message whose last claim has expired appears once a call of [Queue.Claim] has found it. At least
-// one read for each shard.
+// that cannot be read is logged and left out. A message whose last claim has expired appears once a
+// call of [Queue.Claim] has found it. At least one read for each shard.
 func (q *Queue) Dead(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		for n := range q.opts.Shards {
@@ -49,9 +50,8 @@ func (q *Queue) Redrive(ctx context.Context, id string) error {
 		case m.State != dead:
 			return false, nil
 		}
-		m.Attempts = 0
 		b.Delete(deadKey(id))
-		b.Records = append(b.Records, q.put(m.message().in(ready), runstore.After(0)))
+		q.move(&b.Writes, m.message(), delivery.State{Phase: delivery.Waiting, Due: runstore.After(0)})
 		return true, nil
 	})
 }
@@ -69,7 +69,7 @@ func (q *Queue) Discard(ctx context.Context, id string) error {
 			return false, ErrNotDead
 		}
 		b.Delete(deadKey(id))
-		q.remember(b, id, 0)
+		q.remember(&b.Writes, id, 0)
 		return true, nil
 	})
 }

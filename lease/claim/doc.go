@@ -35,6 +35,37 @@
 //   - Nothing leaks: a holder that dies before it commits loses its hold at the expiry. A committed
 //     reservation is found by its id, and returned once.
 //
+// # Tape's deliveries
+//
+// The outbox, the obligations and the tasks of package tape follow the same rules, those of
+// internal/delivery: when an entry can be claimed and by whom, which report a claim admits, what a
+// report makes of the entry, and when it becomes a dead letter. Tasks and messages are also claimed
+// by the same loop. The kinds differ where Tape's protocol fixes what it does:
+//
+//   - Proof of a claim. A message has a receipt, the version of its record. A report on a task names
+//     the owner of its claim, so workers that share a name are not told apart. A report on an effect
+//     or an obligation may present the generation of its claim, or nothing: any caller may report.
+//   - Outcome after the claim has ended, while no other claim followed. On a message or a task it is
+//     refused. On an effect or an obligation it counts, because what happened outside has happened.
+//     That includes an outcome that is reported after a failure.
+//   - Attempts. Those of messages and tasks are claims, and an expired one counts. Those of effects
+//     and obligations are failures that were reported; an expired claim is none.
+//   - The last attempt. A message becomes a dead letter with the failure, or when Claim finds that
+//     its last claim has expired. A task and an obligation do with the failure only: however often
+//     its claims expire, it is delivered again. The attempts at an effect are not limited.
+//   - Giving up. Bury, a permanent nack of a task, and a failure without a next time make a dead
+//     letter at once: for a task DLQ, for an obligation STUCK, and for an effect UNKNOWN, which a
+//     reconciler resolves.
+//   - The time of the next attempt. The caller chooses it; for a task its reaction does, which doubles
+//     the pause from attempt to attempt.
+//   - Choice of the work. Messages and tasks are claimed by their due time. Effects and obligations
+//     are listed, and claimed by their names.
+//   - Extension and release. The protocol has neither, so only messages have them.
+//
+// Each kind keeps its own stored form. Three things look alike and are not deliveries: a hold of a
+// capacity has no attempts, and its expiry frees an amount that another caller needs, and nothing
+// else; a timer is fired once and never delivered again; the lease of a run has a fencing token.
+//
 // # Errors
 //
 // Every error has a kind of package runstore. After ErrUnknownOutcome the caller repeats the call.

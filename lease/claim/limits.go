@@ -6,6 +6,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -25,9 +26,9 @@ const (
 	MaxShards = 64
 	// MaxClaim is the largest number of messages that one call claims.
 	MaxClaim = 128
-	// MinTTL and MaxTTL are the limits of the time that a claim or a hold lasts.
-	MinTTL = time.Millisecond
-	MaxTTL = 24 * time.Hour
+	// MinTTL, 1 ms, and MaxTTL, 24 h, are the limits of the time that a claim or a hold lasts.
+	MinTTL = delivery.MinTTL
+	MaxTTL = delivery.MaxTTL
 	// MaxDelay is the longest delay of a message, and the longest time that an id is remembered.
 	MaxDelay = 365 * 24 * time.Hour
 	// MaxAmount is the largest capacity: 2^53 - 1, the highest integer that JavaScript clients

@@ -6,8 +6,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -72,15 +74,17 @@ func doneKey(id string) runstore.RecordKey {
 	return runstore.RecordKey(fmt.Sprintf("%s%016x/%s", donePrefix, hashOf(id), id))
 }
 
-// state is that of a stored message.
+// state is the stored form of a delivery.Phase.
 type state int
 
 const (
-	ready   state = 1 // can be claimed once it is due
-	claimed state = 2 // can be claimed again once the claim has expired
+	ready   state = 1 // delivery.Waiting
+	claimed state = 2
 	dead    state = 3
 	done    state = 4 // acknowledged or discarded: only the id remains
 )
+
+var states = [...]state{delivery.Waiting: ready, delivery.Claimed: claimed, delivery.Dead: dead, delivery.Done: done}
 
 // format is the version of the stored form that this package writes, and the only one it reads.
 const format = 1
@@ -108,7 +112,7 @@ type stored struct {
 	payload []byte
 	version runstore.Version
 	updated time.Time
-	due     time.Time // of the entry in the queue's index
+	due     time.Time // of the entry in the queue's index, if the message was found there
 }
 
 func (m stored) encode() []byte {
@@ -137,34 +141,64 @@ func decode(id string, rec runstore.Record) (stored, error) {
 	return m, nil
 }
 
-// claimID returns the version with which the claim of a claimed message began.
-func (m stored) claimID() runstore.Version {
-	if m.Claim != 0 {
-		return m.Claim
+// delivery returns the state of a message. Only the queue's index has the time from which a message
+// can be claimed, which was then judged by the store.
+func (m stored) delivery() delivery.State {
+	s := delivery.State{
+		Phase: delivery.Phase(slices.Index(states[:], m.State)), Due: runstore.At(m.due), Ends: runstore.At(m.due),
+		Holder: string(m.Owner), Claim: int64(m.Claim), Attempts: m.Attempts,
 	}
-	return m.version
+	if s.Claim == 0 {
+		s.Claim = int64(m.version) // the claim was not extended
+	}
+	return s
 }
 
 func (m stored) message() Message {
 	return Message{ID: m.id, Payload: m.payload, Attempts: m.Attempts, Reason: m.Reason, PutAt: runstore.FromMicros(m.PutAt)}
 }
 
-// in returns a message in a state, without a claim.
-func (m Message) in(s state) stored {
-	return stored{State: s, Attempts: m.Attempts, Reason: m.Reason, PutAt: runstore.Micros(m.PutAt), id: m.ID, payload: m.Payload}
+// in returns a message in a state.
+func (m Message) in(s delivery.State) stored {
+	next := stored{
+		State: states[s.Phase], Attempts: s.Attempts, Owner: runstore.Owner(s.Holder), Reason: m.Reason, PutAt: runstore.Micros(m.PutAt),
+		id: m.ID, payload: m.Payload,
+	}
+	if s.Phase == delivery.Claimed {
+		ttl, _ := s.Ends.Offset()
+		next.TTL, next.Claim = ttl.Microseconds(), runstore.Version(s.Claim)
+	}
+	return next
 }
 
 // largest stands for the largest value of a record. Only its length matters.
 var largest = make([]byte, MaxPayload+16<<10)
 
-// put returns the write of a live message that can be claimed from a time on. It reserves room for
-// the largest later form, so that a store that limits the records in indexes never refuses the
-// claim or the end of a message that it took.
-func (q *Queue) put(m stored, due runstore.When) runstore.RecordWrite {
-	places := []runstore.Place{{Index: q.due, At: due}}
-	return runstore.RecordWrite{
-		Key: liveKey(m.id), Value: m.encode(), Index: places,
-		Reserve: []runstore.RecordWrite{{Key: liveKey(m.id), Value: largest, Index: places}},
+// move adds the writes that put a live message, or a new one, into a state. A live message reserves
+// room for the largest later form, so that a store that limits the records in indexes never refuses
+// the claim or the end of a message that it took.
+func (q *Queue) move(w *runstore.Writes, m Message, s delivery.State) {
+	key := liveKey(m.ID)
+	switch s.Phase {
+	case delivery.Done:
+		w.Delete(key)
+		q.remember(w, m.ID, runstore.Version(s.Claim))
+	case delivery.Dead:
+		w.Delete(key)
+		w.Put(deadKey(m.ID), m.in(s).encode())
+	default:
+		places := []runstore.Place{{Index: q.due, At: s.Available()}}
+		w.Records = append(w.Records, runstore.RecordWrite{
+			Key: key, Value: m.in(s).encode(), Index: places,
+			Reserve: []runstore.RecordWrite{{Key: key, Value: largest, Index: places}},
+		})
+	}
+}
+
+// remember adds the write of a done message's id; claim is the one that was acknowledged, or 0.
+func (q *Queue) remember(w *runstore.Writes, id string, claim runstore.Version) {
+	if q.opts.Remember > 0 {
+		w.Put(doneKey(id), stored{State: done, Claim: claim, Remember: q.opts.Remember.Microseconds()}.encode())
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -46,6 +47,7 @@ type Queue struct {
 	store runstore.RunStore
 	name  string
 	opts  QueueOptions
+	rules delivery.Rules
 	due   runstore.IndexName
 	// turn is held by a call of Claim, so that the claims of one handle do not conflict.
 	turn chan struct{}
@@ -82,6 +84,7 @@ func OpenQueue(ctx context.Context, s runstore.RunStore, name string, opts *Queu
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	q.rules = delivery.Rules{MaxAttempts: o.MaxAttempts, CountClaims: true}
 	o.Remember = max(o.Remember, 0).Truncate(runstore.TimePrecision)
 	if err := firstOf(checkSize("name", name, 1, MaxName), checkNumber("shards", int64(o.Shards), 1, MaxShards),
 		checkDuration("remember", o.Remember, 0, MaxDelay)); err != nil {
@@ -156,14 +159,14 @@ func (q *Queue) Put(ctx context.Context, id string, payload []byte, opts *PutOpt
 		return false, err
 	}
 	run := q.shardOf(id)
-	m := Message{ID: id, Payload: payload}.in(ready)
+	m, s := Message{ID: id, Payload: payload}, delivery.State{Phase: delivery.Waiting, Due: runstore.After(o.Delay)}
 	var forgotten runstore.Version // of the record of an acknowledged message that is replaced
 	// A late copy of a commit that was refused, because the shard or the id was not as expected, is
 	// applied if it arrives when they are.
 	later := false
 	for n := 0; ; n++ {
 		b := runstore.NewBatch(run, runstore.AtVersion(liveKey(id), 0), runstore.AtVersion(deadKey(id), 0), runstore.AtVersion(doneKey(id), forgotten))
-		b.Records = append(b.Records, q.put(m, runstore.After(o.Delay)))
+		q.move(&b.Writes, m, s)
 		if forgotten != 0 {
 			b.Delete(doneKey(id))
 		}

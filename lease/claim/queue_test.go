@@ -104,6 +104,11 @@ func TestLateAckIsRefused(t *testing.T) {
 			"ack": func() error { return a.Ack(t.Context(), first) }, "nack": func() error { return a.Nack(t.Context(), first, 0, "") },
 			"bury": func() error { return a.Bury(t.Context(), first, "") }, "release": func() error { return a.Release(t.Context(), first) },
 			"extend": func() error { _, err := a.Extend(t.Context(), first, time.Minute); return err },
+			"ack after extend": func() error {
+				r, err := a.Extend(t.Context(), first, time.Minute)
+				wantLost(t, err, "claimed again")
+				return a.Ack(t.Context(), r)
+			},
 		} {
 			err := end()
 			wantLost(t, err, "claimed again")

@@ -2,13 +2,12 @@ package claim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/tapestore/tapestore/internal/optimistic"
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -33,34 +32,29 @@ func (q *Queue) Claim(ctx context.Context, owner runstore.Owner, max int, ttl ti
 	if err := firstOf(checkOwner(owner), checkNumber("max", int64(max), 1, MaxClaim), checkDuration("ttl", ttl, MinTTL, MaxTTL)); err != nil {
 		return nil, err
 	}
-	if err := take(ctx, q.turn, "claim"); err != nil {
-		return nil, err
-	}
-	defer func() { <-q.turn }()
-	receipts, err := optimistic.Claims[stored, Receipt]{
-		Store: q.store, Query: runstore.IndexQuery{Index: q.due}, Max: max,
-		Decode: func(e runstore.IndexEntry) (stored, bool) {
+	receipts, err := delivery.Claims[stored, Receipt]{
+		Store: q.store, Query: runstore.IndexQuery{Index: q.due}, Max: max, Turn: q.turn, Log: q.opts.Logger,
+		Rules: q.rules, Holder: string(owner), Ends: runstore.After(ttl),
+		Decode: func(e runstore.IndexEntry) (stored, delivery.State, error) {
 			m, err := decodeLive(e)
-			if err != nil { // do not let one message hide the others
-				q.opts.Logger.WarnContext(ctx, "claim: a message cannot be read", "queue", q.name, "run", e.Run, "record", e.Record.Key, "error", err)
+			return m, m.delivery(), err
+		},
+		Write: func(w *runstore.Writes, m stored, next delivery.State) {
+			msg := m.message()
+			if next.Phase == delivery.Dead && m.State == claimed {
+				msg.Reason = clip(fmt.Sprintf("the claim of attempt %d by %.64q expired; before: %s", m.Attempts, m.Owner, m.Reason))
 			}
-			return m, err == nil
+			next.Claim = 0 // the version of this write
+			q.move(w, msg, next)
 		},
-		Commit: func(ctx context.Context, run runstore.RunID, due []stored) ([]Receipt, error) {
-			return q.claimShard(ctx, run, owner, ttl, due)
-		},
-		Lost: func(err error) bool {
-			return errors.Is(err, runstore.ErrConflict) || errors.Is(err, runstore.ErrNotFound) // the shard was purged
+		Claimed: func(m stored, next delivery.State, version runstore.Version, ends time.Time) Receipt {
+			r := Receipt{Message: m.message(), Owner: owner, Expires: ends, claim: version, version: version, due: m.due}
+			r.Attempts = next.Attempts
+			return r
 		},
 	}.Claim(ctx)
-	if len(receipts) == 0 {
-		return nil, err
-	}
-	if err != nil {
-		q.opts.Logger.WarnContext(ctx, "claim: a claim of messages ends early", "queue", q.name, "claimed", len(receipts), "error", err)
-	}
 	slices.SortStableFunc(receipts, func(a, b Receipt) int { return a.due.Compare(b.due) })
-	return receipts, nil
+	return receipts, err
 }
 
 // decodeLive returns the message of an entry of the queue's index.
@@ -72,72 +66,4 @@ func decodeLive(e runstore.IndexEntry) (stored, error) {
 	}
 	m.due = e.At
 	return m, err
-}
-
-// claimShard claims messages of one shard, all or none. Those that have had their last attempt
-// become dead letters.
-func (q *Queue) claimShard(ctx context.Context, run runstore.RunID, owner runstore.Owner, ttl time.Duration, due []stored) ([]Receipt, error) {
-	b := runstore.NewBatch(run, runstore.AtVersion(liveKey(due[0].id), due[0].version))
-	writes := make([]int, len(due)) // the write of each message that is claimed, or -1
-	for i, m := range due {
-		if i > 0 {
-			b.Require(runstore.AtVersion(liveKey(m.id), m.version))
-		}
-		if q.isLast(m.Attempts) {
-			writes[i] = -1
-			letter := m.message()
-			if m.State == claimed {
-				letter.Reason = clip(fmt.Sprintf("the claim of attempt %d by %.64q expired; before: %s", m.Attempts, m.Owner, m.Reason))
-			}
-			addLetter(&b, letter)
-			continue
-		}
-		writes[i] = len(b.Records)
-		b.Records = append(b.Records, q.put(m.claimedBy(owner, ttl), runstore.After(ttl)))
-	}
-	committed, err := optimistic.Commit(ctx, q.store, b)
-	if err != nil {
-		return nil, err
-	}
-	receipts := make([]Receipt, 0, len(due))
-	for i, m := range due {
-		if writes[i] < 0 {
-			continue
-		}
-		version := committed.Versions[writes[i]]
-		receipts = append(receipts, Receipt{
-			Message: m.claimedBy(owner, ttl).message(), Owner: owner, Expires: committed.Time.Add(ttl),
-			claim: version, version: version, due: m.due,
-		})
-	}
-	return receipts, nil
-}
-
-// claimedBy returns the message in a new claim.
-func (m stored) claimedBy(owner runstore.Owner, ttl time.Duration) stored {
-	next := m.message().in(claimed)
-	next.Attempts++
-	next.Owner, next.TTL = owner, ttl.Microseconds()
-	return next
-}
-
-// isLast reports whether a message has had its last attempt.
-func (q *Queue) isLast(attempts int) bool {
-	return q.opts.MaxAttempts > 0 && attempts >= q.opts.MaxAttempts
-}
-
-// addLetter adds the writes that make a live message a dead letter.
-func addLetter(b *runstore.Batch, m Message) {
-	b.Delete(liveKey(m.ID))
-	b.Put(deadKey(m.ID), m.in(dead).encode())
-}
-
-// take takes the turn of a handle.
-func take(ctx context.Context, turn chan struct{}, op string) error {
-	select {
-	case turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return &runstore.OpError{Op: op, Err: runstore.ErrUnavailable, Cause: context.Cause(ctx)}
-	}
 }

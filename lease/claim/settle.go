@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -18,12 +19,9 @@ import (
 // runstore.ErrUnknownOutcome repeat the call: the repeat of an ack that was applied succeeds, as the
 // package documentation says.
 func (q *Queue) Ack(ctx context.Context, r Receipt) error {
-	at, err := q.end(ctx, r, "ack", func(b *runstore.Batch) {
-		b.Delete(liveKey(r.ID))
-		q.remember(b, r.ID, r.claim)
-	})
+	committed, err := q.settle(ctx, &r, "ack", q.rules.Complete)
 	if err == nil && q.opts.Remember > 0 && rand.N(sweepEvery) == 0 {
-		q.sweep(ctx, q.shardOf(r.ID), at)
+		q.sweep(ctx, q.shardOf(r.ID), committed.Time)
 	}
 	return err
 }
@@ -39,28 +37,19 @@ func (q *Queue) Nack(ctx context.Context, r Receipt, delay time.Duration, reason
 	if err := checkDuration("delay", delay, 0, MaxDelay); err != nil {
 		return err
 	}
-	if q.isLast(r.Attempts) {
-		return q.bury(ctx, r, "nack", reason)
-	}
-	_, err := q.end(ctx, r, "nack", func(b *runstore.Batch) {
-		m := r.Message
-		m.Reason = clip(reason)
-		b.Records = append(b.Records, q.put(m.in(ready), runstore.After(delay)))
-	})
-	return err
+	return q.fail(ctx, r, "nack", runstore.After(delay), reason)
 }
 
 // Bury ends the claim of a receipt whose message no attempt can handle: the message becomes a dead
 // letter at once. Otherwise it is like [Queue.Nack].
 func (q *Queue) Bury(ctx context.Context, r Receipt, reason string) error {
-	return q.bury(ctx, r, "bury", reason)
+	return q.fail(ctx, r, "bury", runstore.When{}, reason)
 }
 
-func (q *Queue) bury(ctx context.Context, r Receipt, op, reason string) error {
-	_, err := q.end(ctx, r, op, func(b *runstore.Batch) {
-		m := r.Message
-		m.Reason = clip(reason)
-		addLetter(b, m)
+func (q *Queue) fail(ctx context.Context, r Receipt, op string, next runstore.When, reason string) error {
+	r.Reason = clip(reason)
+	_, err := q.settle(ctx, &r, op, func(s delivery.State, p delivery.Receipt) (delivery.State, delivery.Result) {
+		return q.rules.Fail(s, p, next)
 	})
 	return err
 }
@@ -69,11 +58,7 @@ func (q *Queue) bury(ctx context.Context, r Receipt, op, reason string) error {
 // message can be claimed again at once, and the claim does not count as an attempt. Errors are those
 // of [Queue.Ack].
 func (q *Queue) Release(ctx context.Context, r Receipt) error {
-	_, err := q.end(ctx, r, "release", func(b *runstore.Batch) {
-		m := r.Message
-		m.Attempts--
-		b.Records = append(b.Records, q.put(m.in(ready), runstore.After(0)))
-	})
+	_, err := q.settle(ctx, &r, "release", q.rules.Release)
 	return err
 }
 
@@ -90,10 +75,8 @@ func (q *Queue) Extend(ctx context.Context, r Receipt, ttl time.Duration) (Recei
 	if err := checkDuration("ttl", ttl, MinTTL, MaxTTL); err != nil {
 		return r, err
 	}
-	m := r.Message.in(claimed)
-	m.Owner, m.TTL, m.Claim = r.Owner, ttl.Microseconds(), r.claim
-	committed, err := q.write(ctx, &r, "", func(b *runstore.Batch) {
-		b.Records = append(b.Records, q.put(m, runstore.After(ttl)))
+	committed, err := q.settle(ctx, &r, "", func(s delivery.State, p delivery.Receipt) (delivery.State, delivery.Result) {
+		return q.rules.Extend(s, p, runstore.After(ttl))
 	})
 	if err == nil {
 		r.version, r.Expires = committed.Versions[0], committed.Time.Add(ttl)
@@ -101,25 +84,30 @@ func (q *Queue) Extend(ctx context.Context, r Receipt, ttl time.Duration) (Recei
 	return r, err
 }
 
-// end makes the writes that end a claim, under an id that is the same for every repeat, and returns
-// the time of the commit.
-func (q *Queue) end(ctx context.Context, r Receipt, op string, writes func(*runstore.Batch)) (time.Time, error) {
-	committed, err := q.write(ctx, &r, batchID(op, r.ID, r.claim), writes)
-	return committed.Time, err
-}
-
-// write commits writes while the claim of a receipt lasts. It begins with the version that the
-// receipt has, and after a conflict it reads the present one, which an extension may have raised.
-func (q *Queue) write(ctx context.Context, r *Receipt, id runstore.BatchID, writes func(*runstore.Batch)) (runstore.Committed, error) {
+// settle makes a transition of the message of a receipt. A transition that ends the claim is
+// committed under an id that is the same for every repeat of op. It begins with the state that the
+// receipt shows, and after a conflict it reads the present one: an extension may have raised the
+// version.
+func (q *Queue) settle(ctx context.Context, r *Receipt, op string,
+	transition func(delivery.State, delivery.Receipt) (delivery.State, delivery.Result)) (runstore.Committed, error) {
 	var none runstore.Committed
 	if r.claim == 0 {
 		return none, invalid("receipt", "is not one that Claim returned")
 	}
-	run := q.shardOf(r.ID)
+	run, proof := q.shardOf(r.ID), delivery.Receipt{Claim: int64(r.claim)}
+	s := delivery.State{Phase: delivery.Claimed, Holder: string(r.Owner), Claim: proof.Claim, Attempts: r.Attempts}
+	m := stored{version: r.version}
 	for n := 0; ; n++ {
+		next, result := transition(s, proof)
+		if result != delivery.Applied {
+			return none, m.lost(r.ID, result) // the receipt must not get the version of another claim
+		}
+		r.version = m.version
 		b := runstore.NewBatch(run, runstore.AtVersion(liveKey(r.ID), r.version))
-		b.ID = id
-		writes(&b)
+		if op != "" {
+			b.ID = batchID(op, r.ID, r.claim)
+		}
+		q.move(&b.Writes, r.Message, next)
 		committed, err := optimistic.Commit(ctx, q.store, b)
 		switch {
 		case errors.Is(err, runstore.ErrNotFound):
@@ -127,43 +115,31 @@ func (q *Queue) write(ctx context.Context, r *Receipt, id runstore.BatchID, writ
 		case !errors.Is(err, runstore.ErrConflict) || n+1 == optimistic.MaxAttempts:
 			return committed, err
 		}
-		m, found, err := q.read(ctx, run, r.ID)
-		if err != nil {
+		if m, _, err = q.read(ctx, run, r.ID); err != nil {
 			return none, err
 		}
-		if err := lostTo(*r, m, found); err != nil {
-			if m.State == done && m.Claim == r.claim && id == batchID("ack", r.ID, r.claim) {
-				return runstore.Committed{Time: m.updated}, nil // a repeat that the store has forgotten
-			}
-			return none, err
+		if op == "ack" && m.State == done && m.Claim == r.claim {
+			return runstore.Committed{Time: m.updated}, nil // a repeat that the store has forgotten
 		}
-		r.version = m.version
+		s = m.delivery()
 	}
 }
 
-// lostTo returns nil if the claim of a receipt is the present one of its message.
-func lostTo(r Receipt, m stored, found bool) error {
-	lost := &LostError{ID: r.ID}
+// lost returns the error of a transition that was refused, by the present state of the message; the
+// zero message is one that is gone.
+func (m stored) lost(id string, result delivery.Result) error {
+	lost := &LostError{ID: id}
 	switch {
-	case !found:
-		lost.Found = "gone"
-	case m.State == claimed && m.claimID() == r.claim:
-		return nil
-	case m.State == claimed:
+	case result == delivery.Superseded:
 		lost.Found, lost.Owner = "claimed again", m.Owner
-	case m.State == ready:
+	case result == delivery.Returned:
 		lost.Found = "given back"
 	case m.State == dead:
 		lost.Found = "a dead letter"
-	default:
+	case m.State == done:
 		lost.Found = "acknowledged"
+	default:
+		lost.Found = "gone"
 	}
 	return lost
-}
-
-// remember adds the write of a done message's id; claim is the one that was acknowledged, or 0.
-func (q *Queue) remember(b *runstore.Batch, id string, claim runstore.Version) {
-	if q.opts.Remember > 0 {
-		b.Put(doneKey(id), stored{State: done, Claim: claim, Remember: q.opts.Remember.Microseconds()}.encode())
-	}
 }
