@@ -107,7 +107,7 @@ type forgetful struct {
 }
 
 func (s forgetful) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	first := -1
+	first, records := -1, len(b.Records)
 	for i, w := range b.Records {
 		switch {
 		case first < 0 && strings.HasPrefix(string(w.Key), "task/"):
@@ -123,5 +123,7 @@ func (s forgetful) Commit(ctx context.Context, b runstore.Batch) (runstore.Commi
 	case s.claims && !fenced:
 		b.Records = nil
 	}
-	return s.RunStore.Commit(ctx, b)
+	committed, err := s.RunStore.Commit(ctx, b)
+	committed.Versions = append(committed.Versions, make([]runstore.Version, records-len(b.Records))...)
+	return committed, err
 }
