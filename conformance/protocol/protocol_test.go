@@ -45,7 +45,7 @@ func TestEngines(t *testing.T) {
 			case "alloydb":
 				target.Like = "postgres"
 			case "spanner":
-				feed, rest := readingFeeds(protocol.Cases())
+				feed, rest := readingFeeds(affordable(t, protocol.Cases()))
 				protocol.RunCases(t, target, rest...)
 				protocol.RunCases(t, local.Start(t, h, tape.FenceConnection), feed...)
 				return
@@ -53,6 +53,27 @@ func TestEngines(t *testing.T) {
 			protocol.Run(t, target)
 		})
 	}
+}
+
+// affordable returns all cases in a full run. In a quick one it returns those of the guarantees, and of
+// the other groups the first: a case takes seconds on Spanner's emulator, and package tape makes the same
+// calls on every engine, whose answers the suite of the storage contract checks.
+func affordable(t *testing.T, cases []protocol.Case) (some []protocol.Case) {
+	t.Helper()
+	if effort.Full() {
+		return cases
+	}
+	ran := map[string]bool{} // by group
+	for _, c := range cases {
+		if strings.HasPrefix(c.Group, "T") || !ran[c.Group] {
+			some = append(some, c)
+		}
+		ran[c.Group] = true
+	}
+	t.Run("the-other-cases", func(t *testing.T) {
+		t.Skip("left to make test-full: the client-visible checks on Spanner but one of each group; the other engines run them")
+	})
+	return some
 }
 
 // readingFeeds splits the cases into those that read the feed of all runs and the others. On
