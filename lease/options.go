@@ -31,7 +31,8 @@ type Options struct {
 	Heartbeat time.Duration
 	// Margin is how much the trusted time is shorter than the TTL. Default TTL/10. It must cover
 	// the drift between two clocks within one TTL, plus the time that the work needs to stop once
-	// its context has ended.
+	// its context has ended. On Bigtable, whose clock a handle knows from replies only, a TTL may begin
+	// before the request, by up to a round trip: a second at most, and a quarter of the TTL.
 	Margin time.Duration
 	// RequestTimeout bounds each attempt to acquire or renew. Default Heartbeat/2; attempts near
 	// the end of the trusted time get less.
