@@ -85,7 +85,9 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):
-			if hints.begin(ctx) {
+			began := time.Now()
+			subscribed := hints.begin(ctx)
+			if !outage.hung(k, began) && subscribed {
 				continue // the lease may have been released before the subscription began
 			}
 			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))

@@ -47,6 +47,18 @@ func (o *Outage) lasts(k *Keeper) bool {
 	return k.opts.Grace > 0 && !o.since.IsZero() && time.Since(o.since) >= k.opts.TTL/4
 }
 
+// hung records that a call which tells nothing of the lease began at a time and has returned now. It reports
+// whether the call shows an outage: it took as long as one that lasts.
+func (o *Outage) hung(k *Keeper, began time.Time) bool {
+	if k.opts.Grace == 0 || time.Since(began) < k.opts.TTL/4 {
+		return false
+	}
+	if o.since.IsZero() {
+		o.since = began
+	}
+	return true
+}
+
 // awaitGrace waits for the end of an outage and for that of the grace, as long as the run's lease is
 // held by another owner who has not renewed it since. It reports false if ctx ended first.
 func (k *Keeper) awaitGrace(ctx context.Context, o *Outage, req runstore.AcquireRequest) bool {

@@ -145,8 +145,10 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):
+			began := time.Now()
 			subscribed := hints.begin(ctx)
-			if s.renew(ctx, held.Holder.Token) || subscribed {
+			stored := s.renew(ctx, held.Holder.Token)
+			if !outage.hung(k, began) && (stored || subscribed) {
 				wait = 0 // the holder may have acted before the subscription began
 			}
 			// The request is repeated in time, too.
