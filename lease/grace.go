@@ -47,8 +47,9 @@ func (o *Outage) lasts(k *Keeper) bool {
 	return k.opts.Grace > 0 && !o.since.IsZero() && time.Since(o.since) >= k.opts.TTL/4
 }
 
-// hung records that a call which tells nothing of the lease began at a time and has returned now. It reports
-// whether the call shows an outage: it took as long as one that lasts.
+// hung reports whether a call that began at the given time and has just returned took so long that the store
+// was away, and records the outage. It is for calls whose results [Outage.Observe] does not get, such as a
+// subscription.
 func (o *Outage) hung(k *Keeper, began time.Time) bool {
 	if k.opts.Grace == 0 || time.Since(began) < k.opts.TTL/4 {
 		return false

@@ -58,13 +58,13 @@ func (p Part) ListPendingEffects(ctx context.Context, q PendingQuery) (list []Ef
 }
 
 // ListEffectsToDispatch returns a part of [Tape.ListEffectsToDispatch], and the bookmark after it; "" at
-// the end. Each part is ordered by itself.
+// the end. The order holds within a part.
 func (p Part) ListEffectsToDispatch(ctx context.Context, q DispatchQuery) (list []Effect, next string, err error) {
 	return inPart(p, func(s *partScan) ([]Effect, error) { return p.tape.listEffectsToDispatch(ctx, s, q) })
 }
 
 // ListUnresolvedObligations returns a part of [Tape.ListUnresolvedObligations], and the bookmark after
-// it; "" at the end. Each part is ordered by itself.
+// it; "" at the end. The order holds within a part.
 func (p Part) ListUnresolvedObligations(ctx context.Context, q UnresolvedQuery) (list []Obligation, next string, err error) {
 	return inPart(p, func(s *partScan) ([]Obligation, error) { return p.tape.listUnresolvedObligations(ctx, s, q) })
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The key is the only record of a run of its own.
+// The run of the key, which has no other record.
 const (
 	sharedKeyRun    runstore.RunID     = "server/page-key"
 	sharedKeyRecord runstore.RecordKey = "key"

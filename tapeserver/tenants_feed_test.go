@@ -91,8 +91,8 @@ func TestFeedsOfTenants(t *testing.T) {
 	}
 }
 
-// TestStreamsOfPurgedRuns: a run is purged and begun again by another tenant. Nothing of the later run
-// reaches the former tenant, whatever its streams knew, and nothing of the former run the later tenant.
+// TestStreamsOfPurgedRuns: a run is purged and begun again by another tenant. The streams of the former
+// tenant, old and new ones, get nothing of the later run, and those of the later tenant nothing of the former.
 func TestStreamsOfPurgedRuns(t *testing.T) {
 	t.Parallel()
 	check, _ := checker(t, "a read a", "b read b", "all operate")

@@ -122,7 +122,7 @@ func TestRetainOnEveryEngine(t *testing.T) {
 			}
 			file := filepath.Join(dir, filepath.FromSlash(object))
 			if _, errs, err := here(t, "", "import", "--restore", "--store", url, "--from", file); err == nil || !strings.Contains(err.Error(), "live reactions") {
-				t.Fatalf("import --restore beside a reaction: %s, %v", errs, err)
+				t.Fatalf("import --restore with a live reaction: %s, %v", errs, err)
 			}
 			if _, errs, err := here(t, "", "import", "--restore", "--replay-feed", "--store", url, "--from", file); err != nil || !strings.HasPrefix(errs, "imported 1 runs") {
 				t.Fatalf("import --restore: %s, %v", errs, err)

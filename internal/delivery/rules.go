@@ -6,7 +6,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// The limits of the time that a claim lasts. Each kind of work has a default of its own.
+// The limits of the time that a claim lasts. Each kind of work has another default.
 const (
 	MinTTL = time.Millisecond
 	// MaxTTL allows for work that a person has to confirm within a day.
@@ -20,7 +20,7 @@ const (
 	Waiting Phase = iota + 1 // can be claimed from State.Due on
 	Claimed                  // can be claimed again from State.Ends on
 	Done                     // final: the outcome is known
-	Dead                     // final: a dead letter, which is not delivered again by itself
+	Dead                     // final: a dead letter, because no attempt is left or wanted
 )
 
 // State is what the rules know of an entry. The times of a state that was read are absolute; those of

@@ -60,7 +60,7 @@ func TestClaim(t *testing.T) {
 		{atMost(counted, 3), "expired", claimed("expired", 3), delivery.Applied},
 		{atMost(open, 1), "expired", claimed("expired", 2), delivery.Applied},
 		{atMost(counted, -1), "expired", claimed("expired", 3), delivery.Applied},
-		// A live entry that is not available is no dead letter, whatever its attempts.
+		// A live entry that is not available is no dead letter, however many attempts it had.
 		{atMost(counted, 1), "claimed", delivery.State{}, delivery.NotDue},
 		{atMost(counted, 1), "waiting", delivery.State{}, delivery.NotDue},
 		{open, "claimed", delivery.State{}, delivery.NotDue},

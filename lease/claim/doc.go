@@ -43,7 +43,7 @@
 // by the same loop. The kinds differ where Tape's protocol fixes what it does:
 //
 //   - Proof of a claim. A message has a receipt, the version of its record. A report on a task names
-//     the owner of its claim, so workers that share a name are not told apart. A report on an effect
+//     the owner of its claim, so two workers with one name count as the same. A report on an effect
 //     or an obligation may present the generation of its claim, or nothing: any caller may report.
 //   - Outcome after the claim has ended, while no other claim followed. On a message or a task it is
 //     refused. On an effect or an obligation it counts, because what happened outside has happened.
