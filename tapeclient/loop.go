@@ -216,10 +216,10 @@ type Observe func(ctx context.Context, e *tapepb.EffectRecord) (*tapepb.RecordEx
 // claims for this work: two processes may observe the same effect, and the server keeps a CONFIRMED
 // outcome.
 //
-// The server lists the effects that have not changed for longest first, and gives no cursor to a client
-// that is not limited to tenants. So each look requests 200 effects more than the number that observe could not resolve.
-// The size of one reply limits this: if a full reply of unresolved effects comes first, later
-// effects wait until some of those are settled.
+// The server lists the effects that have not changed for longest first, and gives no cursor to a
+// client that is not limited to tenants. So each look requests 200 effects more than the number that
+// observe could not resolve. The size of one reply limits this: if a full reply of unresolved effects
+// comes first, later effects wait until some of those are settled.
 func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.Duration, observe Observe) error {
 	l = l.withDefaults()
 	const page = 200

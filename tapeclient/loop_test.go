@@ -419,8 +419,9 @@ func TestALoopOutlivesItsErrors(t *testing.T) {
 		agent, _ := f.client("agent")
 		id := outbox(t, agent, 1, tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT)
 		c, net := f.client("outbox:1")
-		net.set(func(_ string, n int) fault {
-			if n <= 20 { // longer than the repeats of one call
+		began := time.Now()
+		net.set(func(string, int) fault {
+			if time.Since(began) < 2*tapeclient.DefaultRetryTimeout { // longer than the repeats of one call
 				return notSent
 			}
 			return none
