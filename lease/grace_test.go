@@ -246,20 +246,27 @@ func (s slowToSubscribe) RunWakeups(ctx context.Context, id runstore.RunID, on r
 // TestSubscriptionThatHangs checks that a contender whose subscription has hung over an outage leaves the
 // expired lease to its holder first: it has sent no request that would have failed meanwhile.
 func TestSubscriptionThatHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: 30 * time.Second})
-		keeper, err := lease.New(slowToSubscribe{f.shared.Open()}, &lease.Options{Grace: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := keeper.Acquire(t.Context(), request()); err != nil {
-			t.Fatal(err)
-		}
-		if took := time.Since(f.began); took < 90*time.Second || took > 125*time.Second {
-			t.Errorf("acquired after %v, want a TTL after the subscription, 1m30s to 2m5s", took)
-		}
-	})
+	for name, contend := range map[string]func(k *lease.Keeper, ctx context.Context, req runstore.AcquireRequest) (lease.Granted, error){
+		"acquire":         (*lease.Keeper).Acquire,
+		"request handoff": (*lease.Keeper).RequestHandoff,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: 30 * time.Second})
+				keeper, err := lease.New(slowToSubscribe{f.shared.Open()}, &lease.Options{Grace: time.Hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := contend(keeper, t.Context(), request()); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(f.began); took < 90*time.Second || took > 125*time.Second {
+					t.Errorf("acquired after %v, want a TTL after the subscription, 1m30s to 2m5s", took)
+				}
+			})
+		})
+	}
 }
 
 // A grace does not prolong a strict lease, which no renewal extends after its expiry.

@@ -32,7 +32,8 @@ type Options struct {
 	// Margin is how much the trusted time is shorter than the TTL. Default TTL/10. It must cover
 	// the drift between two clocks within one TTL, plus the time that the work needs to stop once
 	// its context has ended. On Bigtable, whose clock a handle knows from replies only, a TTL may begin
-	// before the request, by up to a round trip: a second at most, and a quarter of the TTL.
+	// before the request, by up to a round trip: a second at most, and a sixteenth of the TTL (a
+	// quarter if the lease is strict).
 	Margin time.Duration
 	// RequestTimeout bounds each attempt to acquire or renew. Default Heartbeat/2; attempts near
 	// the end of the trusted time get less.

@@ -25,7 +25,7 @@ func cursorCases() []Case {
 func cursors(t T, e *Env, servers ...*Process) {
 	origin := e.bySubject(t, "/tape/run/running/"+e.Name("app")+"/**", "", 0)
 	defer origin.cancel()
-	writers, rounds := e.contenders(), e.Rounds(2)
+	writers, rounds := e.contenders(), e.RoundsSquared(2)
 	runs := make([]string, writers)
 	for i := range runs {
 		runs[i] = e.Begin(t, servers[i%len(servers)], fmt.Sprint(i)).GetRunId()

@@ -53,6 +53,15 @@ func (e *Env) Rounds(n int) int {
 	return e.Count(n, "rounds")
 }
 
+// RoundsSquared is Rounds for a case whose cost grows with the square of the rounds: 3n in a full
+// run, which costs nine times as much.
+func (e *Env) RoundsSquared(n int) int {
+	if effort.Full() {
+		return 3 * n
+	}
+	return e.Count(n, "rounds")
+}
+
 // Count returns n. In a quick run on a costly engine it returns a quarter of n, and the report
 // shows the reduction of what.
 func (e *Env) Count(n int, what string) int {

@@ -183,7 +183,7 @@ func (r *report) print(took time.Duration, full, race bool) (passed bool) {
 	if !full {
 		fmt.Fprint(r.out, "\nleft to make test-full, and the mutants to make mutants:\n",
 			"       the race detector on the packages that start servers or processes or share no memory, on most of SQLite's tests, on archive, crossrun, retain/bucket, tapeserver/cuts and tapeserver/fuzz\n",
-			"       engines in containers, staticcheck, and the lint of the other modules\n")
+			"       engines in containers, go vet, staticcheck, and the lint of the other modules\n")
 		for _, path := range slices.Sorted(maps.Keys(r.reduced)) {
 			fmt.Fprintf(r.out, "       some rounds of cases in %s (%d reductions, listed by go test -v)\n", path, r.reduced[path])
 		}

@@ -35,7 +35,14 @@ func TestConformanceOverTCP(t *testing.T) {
 	})
 	harness := engines.Bigtable(own, nil)
 	if effort.Full() {
-		conformance.Run(t, harness)
+		var names []string
+		for _, c := range conformance.Cases() {
+			// It takes minutes, and TestConformance runs it on the same emulator.
+			if name := c.Guarantee + "/" + c.Name; name != "I12/a-run-holds-many-records" {
+				names = append(names, name)
+			}
+		}
+		conformance.RunCases(t, harness, names...)
 		return
 	}
 	conformance.RunCases(t, harness, overTCP...)

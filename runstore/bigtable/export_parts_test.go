@@ -60,8 +60,8 @@ func OwnedPrefixes(id runstore.RunID) (segments, packs string) {
 
 // Expiry is that of a lease which its holder took to end at expires, and whose grant
 // Bigtable stamped with beat.
-func Expiry(expires, beat time.Time, ttl time.Duration) time.Time {
-	h := head{Expires: runstore.Micros(expires), TTL: ttl.Microseconds()}
+func Expiry(expires, beat time.Time, ttl time.Duration, strict bool) time.Time {
+	h := head{Expires: runstore.Micros(expires), TTL: ttl.Microseconds(), Strict: strict}
 	return runstore.FromMicros(h.expiry(runstore.Micros(beat)))
 }
 

@@ -104,18 +104,27 @@ type head struct {
 }
 
 // maxExpirySkew is how far the expiry that a holder computed may differ from the one that Bigtable's
-// timestamp of the grant yields, or a quarter of the TTL if that is less. 1 s: longer than a request.
+// timestamp of the grant yields. 1 s: longer than a request. See expiry for short TTLs.
 const maxExpirySkew = time.Second
 
 // expiry returns the expiry of the last grant. The holder has computed one from its estimate of Bigtable's
 // clock and returned it to its caller. beat is the timestamp that Bigtable gave the grant or renewal. If they
 // differ by more than a request takes (a process was suspended, a server's clock stepped), Bigtable's counts.
+//
+// A holder trusts its lease for the TTL from its request on, less the margin of its keeper, a tenth of the TTL
+// by default. An expiry that is earlier than Bigtable's by more than a sixteenth of the TTL therefore does not
+// count: another handle would get the lease while its holder trusts it. A strict lease may end a quarter of
+// the TTL early, because the store accepts no write after the expiry that the holder was told.
 func (h *head) expiry(beat int64) int64 {
 	if h.Expires == 0 || beat == 0 {
 		return h.Expires
 	}
-	own := beat + h.TTL
-	if d, most := own-h.Expires, min(maxExpirySkew.Microseconds(), h.TTL/4); d > most || d < -most {
+	own, most := beat+h.TTL, min(maxExpirySkew.Microseconds(), h.TTL/4)
+	mostEarly := min(most, h.TTL/16)
+	if h.Strict {
+		mostEarly = most
+	}
+	if early := own - h.Expires; early > mostEarly || -early > most {
 		return own
 	}
 	return h.Expires

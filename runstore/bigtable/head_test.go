@@ -8,7 +8,7 @@ import (
 )
 
 // A lease ends when its holder was told, unless Bigtable's own stamp of the grant says
-// that this was wrong by more than a request takes.
+// that this was wrong by more than a request takes, or early by more than keepers allow for.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	granted := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -19,14 +19,18 @@ func TestExpiry(t *testing.T) {
 		stamped time.Duration // when Bigtable stamped the grant
 		unknown bool          // the stamp was not read
 		ends    time.Duration
+		strict  bool
 	}{
-		{"as told", time.Minute, time.Minute, 0, false, time.Minute},
-		{"a request later", time.Minute, time.Minute, 300 * time.Millisecond, false, time.Minute},
-		{"at the slack", time.Minute, time.Minute, time.Second, false, time.Minute},
-		{"a holder that was suspended", time.Minute, time.Minute, 10 * time.Second, false, 70 * time.Second},
-		{"a holder that took the clock to be ahead", time.Minute, time.Minute, -10 * time.Second, false, 50 * time.Second},
-		{"without a stamp", time.Minute, time.Minute, 0, true, time.Minute},
-		{"a short one, a request later", 100 * time.Millisecond, 100 * time.Millisecond, 20 * time.Millisecond, false, 100 * time.Millisecond},
+		{"as told", time.Minute, time.Minute, 0, false, time.Minute, false},
+		{"a request later", time.Minute, time.Minute, 300 * time.Millisecond, false, time.Minute, false},
+		{"at the slack", time.Minute, time.Minute, time.Second, false, time.Minute, false},
+		{"a holder that was suspended", time.Minute, time.Minute, 10 * time.Second, false, 70 * time.Second, false},
+		{"a holder that took the clock to be ahead", time.Minute, time.Minute, -10 * time.Second, false, 50 * time.Second, false},
+		{"without a stamp", time.Minute, time.Minute, 0, true, time.Minute, false},
+		{"a short one, a request later", 100 * time.Millisecond, 100 * time.Millisecond, 6 * time.Millisecond, false, 100 * time.Millisecond, false},
+		{"a short one, a slow request later", 2 * time.Second, 2 * time.Second, 200 * time.Millisecond, false, 2200 * time.Millisecond, false},
+		{"a short strict one, a slow request later", 2 * time.Second, 2 * time.Second, 200 * time.Millisecond, false, 2 * time.Second, true},
+		{"a short one of a holder that took the clock to be ahead", 2 * time.Second, 2 * time.Second, -400 * time.Millisecond, false, 2 * time.Second, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -34,12 +38,12 @@ func TestExpiry(t *testing.T) {
 			if tc.unknown {
 				beat = time.Time{}
 			}
-			if got := bigtable.Expiry(granted.Add(tc.told), beat, tc.ttl); !got.Equal(granted.Add(tc.ends)) {
+			if got := bigtable.Expiry(granted.Add(tc.told), beat, tc.ttl, tc.strict); !got.Equal(granted.Add(tc.ends)) {
 				t.Errorf("it ends %v after the grant, want %v", got.Sub(granted), tc.ends)
 			}
 		})
 	}
-	if got := bigtable.Expiry(time.Time{}, granted, 0); !got.IsZero() {
+	if got := bigtable.Expiry(time.Time{}, granted, 0, false); !got.IsZero() {
 		t.Errorf("a lease that nobody has ends at %v", got)
 	}
 }

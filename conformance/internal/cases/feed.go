@@ -73,7 +73,7 @@ func Feeds() []harness.Case {
 			passes the limit in bytes. A store that leaves this event out and continues with the tiny one after it
 			loses the large one.`},
 		{Guarantee: "I10", Name: "positions-stay-exact-in-javascript-through-every-epoch", Needs: []harness.Need{harness.NeedEpoch}, Run: feedThroughEpochs, Doc: `
-			The epoch is raised many times (128 in a quick run, 1,024 in a full one) with an event in each. Positions
+			The epoch is raised many times (128 in a quick run, 256 in a full one) with an event in each. Positions
 			grow and stay within 2^53, and at that cost for each raise all epochs that a token can hold fit in. A
 			store whose raise skips too many positions runs out of numbers that a JavaScript client can tell apart.`},
 	}

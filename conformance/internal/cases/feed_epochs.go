@@ -11,7 +11,7 @@ import (
 
 func feedThroughEpochs(t harness.T, e *harness.Env) {
 	e.Create(t, "run")
-	raises := e.Scaled(t, "epochs", 128, 1024)
+	raises := e.Scaled(t, "epochs", 128, 256)
 	b := runstore.NewBatch("run", runstore.Unguarded("test"))
 	b.Append("event", nil)
 	kit.MustCommit(t, e.Store, b)
