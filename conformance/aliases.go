@@ -53,6 +53,7 @@ var (
 	NeedServer       = harness.NeedServer
 	NeedMulti        = harness.NeedMulti
 	NeedIntent       = harness.NeedIntent
+	NeedCheap        = harness.NeedCheap
 	NeedEpoch        = harness.NeedEpoch
 	NeedNotify       = harness.NeedNotify
 	NeedRunNotify    = harness.NeedRunNotify

@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -206,6 +207,35 @@ func TestChartNetworkPolicy(t *testing.T) {
 	}
 }
 
+// The settings of the chart for retention become those of serve.
+func TestChartRetention(t *testing.T) {
+	t.Parallel()
+	for values, want := range map[string]map[string]string{
+		"pace: 7":   {"PACE": "7"},
+		"tasks: 7d": {"TASKS": "7d", "PACE": "50"},
+		"journals: 90d, feed: 30d, deadTasks: 365d, archive: /archive, archiveClaim: c, pace: 0": {
+			"JOURNALS": "90d", "FEED": "30d", "DEAD_TASKS": "365d", "ARCHIVE": "/archive", "PACE": "0",
+		},
+	} {
+		objects, err := chart(t, "{store: {url: postgres://h/d}, insecure: true, retention: {"+values+"}}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprint(objects["Deployment"])
+		got := map[string]string{}
+		for _, m := range regexp.MustCompile(`name:TAPE_RETAIN_(\w+) value:([^] ]*)\]`).FindAllStringSubmatch(text, -1) {
+			got[m[1]] = m[2]
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", values, got, want)
+		}
+		claimed := strings.Contains(values, "archiveClaim")
+		if strings.Contains(text, "mountPath:/archive") != claimed || strings.Contains(text, "persistentVolumeClaim:map[claimName:c]") != claimed {
+			t.Errorf("%s: the volume of the archive: got %s", values, text)
+		}
+	}
+}
+
 // merge sets what over has in all, deeply.
 func merge(all, over map[string]any) {
 	for key, value := range over {
@@ -238,6 +268,10 @@ func TestChart(t *testing.T) {
 		"{store: {url: a.db}, insecure: true, strategy: Recreate, persistence: {enabled: true}, migrate: {enabled: true, existingSecret: m}}": "behind a server",
 		"{store: {url: postgres://h/d}, insecure: true, strategy: Sudden}":                                                                    "RollingUpdate or Recreate",
 		"{store: {url: postgres://h/d}, insecure: true, migrate: {enabled: true, existingSecret: m}}":                                         "strategy=Recreate or replicas=0",
+		"{store: {url: postgres://h/d}, insecure: true, retention: {journals: 90d}}":                                                          "retention.archive",
+		"{store: {url: postgres://h/d}, insecure: true, retention: {tasks: 7d, archive: none}}":                                               "go with retention.journals",
+		"{store: {url: postgres://h/d}, insecure: true, retention: {journals: 90d, archive: /archive}}":                                       "retention.archiveClaim",
+		"{store: {url: postgres://h/d}, insecure: true, retention: {journals: 90d, archive: 'gs://b', archiveClaim: c}}":                      "is for retention.archive=/archive",
 		"{store: {url: a, existingSecret: b}, insecure: true}":                                                                                "not both",
 		"{store: {url: 'memory:'}, insecure: true}":                                                                                           "replicas=1",
 		"{store: {url: postgres://h/d}, insecure: true, strategy: Recreate, migrate: {enabled: true}}":                                        "migrate.existingSecret",

@@ -135,6 +135,9 @@ func (g group) run(r *report) {
 	r.line("go %s", strings.Join(slices.Concat([]string{"test"}, g.flags, g.packages), " "))
 	test := exec.Command("go", args...)
 	test.Env = append(os.Environ(), measureVariable+"="+r.measured, labelVariable+"="+g.label)
+	if os.Getenv("GOGC") == "" {
+		test.Env = append(test.Env, rareGC)
+	}
 	test.Stderr = os.Stderr
 	out, err := test.StdoutPipe()
 	if err == nil {

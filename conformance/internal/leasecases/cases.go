@@ -15,18 +15,19 @@ import (
 // Cases returns the cases of the lease runtime.
 func Cases() []harness.Case {
 	processes := []harness.Need{harness.NeedProcesses}
+	cheapProcesses := []harness.Need{harness.NeedCheap, harness.NeedProcesses}
 	return []harness.Case{
 		{Guarantee: "I1", Name: "workers-share-the-runs-of-dead-holders", Needs: processes, Run: workersShare, Doc: `
 			Three processes with a takeover worker each find runs whose holders are dead, and one of them is killed
 			while it drives. Every run is driven to its end, under rising tokens, and no run shows two writers of one
 			token. A store whose index of runnable runs hides an expired lease, or shows it for ever, leaves work
 			undone.`},
-		{Guarantee: "I1", Name: "members-of-a-group-share-its-shards", Needs: processes, Run: groupOfWorkers, Doc: `
+		{Guarantee: "I1", Name: "members-of-a-group-share-its-shards", Needs: cheapProcesses, Run: groupOfWorkers, Doc: `
 			Three processes join a group and share its shards, and one of them is killed. The others own and write every
 			shard again, the membership of the dead one ends with one event that says so, and along the journal of each
 			shard the tokens never fall. A store that leaves a dead member in the index, or accepts the writes of two
 			owners, fails.`},
-		{Guarantee: "I1", Name: "no-lease-that-is-renewed-changes-hands-after-an-outage", Needs: []harness.Need{harness.NeedNetwork}, Run: cutOff, Doc: `
+		{Guarantee: "I1", Name: "no-lease-that-is-renewed-changes-hands-after-an-outage", Needs: []harness.Need{harness.NeedCheap, harness.NeedNetwork}, Run: cutOff, Doc: `
 			The network between the store and all its handles is away for two TTLs, while leases are held with a grace
 			and contenders wait for each. Every live holder renews, keeps its token and commits; the lease of a dead
 			holder is taken over. A store that refuses a renewal after the expiry, although nobody took over, costs
@@ -47,7 +48,7 @@ func Cases() []harness.Case {
 			for each lease. Every live holder renews and keeps its token, the lease of a dead holder is taken over, and
 			along the journal of each run the tokens never fall. A store that takes its restart for a new incarnation, or
 			forgets its leases with the server, costs every run its driver.`},
-		{Guarantee: "I3", Name: "the-effects-of-coordinators-follow-their-terms", Needs: processes, Run: coordinators, Doc: `
+		{Guarantee: "I3", Name: "the-effects-of-coordinators-follow-their-terms", Needs: cheapProcesses, Run: coordinators, Doc: `
 			Three processes elect a coordinator. The first active one is killed, the second is stopped and goes on
 			after the third took over. The journal has the writes of each term before those of the next, and the late
 			write of the stopped process is ErrFenced. A store that lets it through mixes the effects of two
@@ -60,7 +61,7 @@ func Cases() []harness.Case {
 			A successor asks a driving process for its lease, with an overlap. The successor has the next token while
 			the driver still writes, and the driver's next write is ErrFenced. A store that accepts it under the
 			former fence runs two drivers.`},
-		{Guarantee: "I13", Name: "a-stalled-process-is-replaced", Needs: processes, Run: stalled, Doc: `
+		{Guarantee: "I13", Name: "a-stalled-process-is-replaced", Needs: cheapProcesses, Run: stalled, Doc: `
 			A process holds a lease with a bound on stalls and renews it without any progress, while a contender
 			waits. Its keeper ends the work with ErrNoProgress, the contender has the next token, and the late write
 			of the process is ErrFenced. A store that takes heartbeats for progress leaves the run to a driver that

@@ -57,6 +57,12 @@ seccompProfile: {type: RuntimeDefault}
 {{- if and (eq $engine "sqlite") (not .Values.persistence.enabled) }}{{ fail "a store in a file needs persistence.enabled=true" }}{{ end }}
 {{- if and (eq $engine "memory") (gt (int .Values.replicas) 1) }}{{ fail "a store in memory goes with replicas=1" }}{{ end }}
 {{- if not (regexMatch "^(RollingUpdate|Recreate)$" .Values.strategy) }}{{ fail "strategy is RollingUpdate or Recreate" }}{{ end }}
+{{- with .Values.retention }}
+{{- if and .journals (not .archive) }}{{ fail "retention.journals needs retention.archive: gs://BUCKET, /archive, or none" }}{{ end }}
+{{- if and (not .journals) (or .archive .feed) }}{{ fail "retention.archive and retention.feed go with retention.journals" }}{{ end }}
+{{- if and (regexMatch "^/archive(/|$)" .archive) (not .archiveClaim) }}{{ fail "retention.archive in /archive needs retention.archiveClaim" }}{{ end }}
+{{- if and .archiveClaim (not (regexMatch "^/archive(/|$)" .archive)) }}{{ fail "retention.archiveClaim is for retention.archive=/archive" }}{{ end }}
+{{- end }}
 {{- if .Values.migrate.enabled }}
 {{- if and (ne .Values.strategy "Recreate") (gt (int .Values.replicas) 0) }}{{ fail "migrate.enabled needs strategy=Recreate or replicas=0: old servers may not go on with the new schema, see docs/compatibility.md" }}{{ end }}
 {{- if not .Values.migrate.existingSecret }}{{ fail "migrate.enabled needs migrate.existingSecret" }}{{ end }}
