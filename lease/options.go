@@ -32,8 +32,8 @@ type Options struct {
 	// Margin is how much the trusted time is shorter than the TTL. Default TTL/10. It must cover
 	// the drift between two clocks within one TTL, plus the time that the work needs to stop once
 	// its context has ended. On Bigtable, whose clock a handle knows from replies only, a TTL may begin
-	// before the request, by up to a round trip: a second at most, and a sixteenth of the TTL (a
-	// quarter if the lease is strict).
+	// before the request, by up to a round trip: at most 1 s or TTL/16, whichever is less. A strict
+	// lease may end up to TTL/4 early there, so with a TTL under 10 s it needs a Margin of TTL/4.
 	Margin time.Duration
 	// RequestTimeout bounds each attempt to acquire or renew. Default Heartbeat/2; attempts near
 	// the end of the trusted time get less.

@@ -69,8 +69,8 @@ var (
 		_, multi := runstore.As[runstore.MultiCommitter](e.Store)
 		return reasonIf(multi && e.costly && !effort.Full(), "left to a full run: steps by intent on a costly engine that makes them natively")
 	}}
-	// NeedCheap leaves the case out of a quick run on a costly engine, because it is about code above
-	// the store, and other cases make the same calls of the store.
+	// NeedCheap leaves a slow case of the lease runtime out of a quick run on a costly engine. The other
+	// engines run it, and other cases make the same calls of the costly one.
 	NeedCheap = Need{"cheap", "an engine that is not costly (Harness.Costly), or a full run", func(e *Env) string {
 		return reasonIf(e.costly && !effort.Full(), "left to a full run: the lease runtime on a costly engine")
 	}}

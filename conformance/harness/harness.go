@@ -29,7 +29,8 @@ type Harness struct {
 	// Costly reports that a run is expensive for what it can find: the engine takes milliseconds of
 	// this machine's CPU for each operation, as an emulator may, or the adapter is another adapter
 	// behind one more layer. Unless the run is full (see effort.Variable), steps over two runs are
-	// then made in one way only: the store's own. Counts that such an engine cannot reach are
+	// then made in one way only: the store's own, and cases that need a cheap engine ([NeedCheap]) are
+	// not applicable. Counts that such an engine cannot reach are
 	// smaller in a full run too ([Env.Affordable]).
 	Costly bool
 

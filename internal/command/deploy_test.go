@@ -148,7 +148,14 @@ func chart(t *testing.T, values string) (map[string]map[string]any, error) {
 		"regexMatch": regexp.MatchString,
 		"trunc":      func(n int, s string) string { return s[:min(n, len(s))] },
 		"trimSuffix": func(end, s string) string { return strings.TrimSuffix(s, end) },
-		"int":        func(v any) (n int, err error) { _, err = fmt.Sscan(fmt.Sprint(v), &n); return n, err },
+		"dict": func(pairs ...any) map[string]any {
+			m := map[string]any{}
+			for i := 0; i < len(pairs); i += 2 {
+				m[pairs[i].(string)] = pairs[i+1]
+			}
+			return m
+		},
+		"int": func(v any) (n int, err error) { _, err = fmt.Sscan(fmt.Sprint(v), &n); return n, err },
 	})
 	files, err := filepath.Glob(filepath.Join(dir, "templates", "*"))
 	if err != nil || len(files) == 0 {
@@ -269,6 +276,11 @@ func TestChart(t *testing.T) {
 		"{store: {url: postgres://h/d}, insecure: true, strategy: Sudden}":                                                                    "RollingUpdate or Recreate",
 		"{store: {url: postgres://h/d}, insecure: true, migrate: {enabled: true, existingSecret: m}}":                                         "strategy=Recreate or replicas=0",
 		"{store: {url: postgres://h/d}, insecure: true, retention: {journals: 90d}}":                                                          "retention.archive",
+		"{store: {url: postgres://h/d}, insecure: true, retention: {journals: 90, archive: none}}":                                            "retention.journals is a duration",
+		"{store: {url: postgres://h/d}, insecure: true, retention: {journals: 90d, archive: /tmp}}":                                           "end with the pod",
+		"{store: {url: postgres://h/d}, insecure: true, retention: {journals: 90d, archive: archive}}":                                        "end with the pod",
+		"{store: {url: postgres://h/d}, insecure: true, retention: {tasks: 7d, pace: 0.5}}":                                                   "retention.pace",
+		"{store: {url: postgres://h/d}, insecure: true, retention: {tasks: 7d, pace: 1000000.0e+3}}":                                          "retention.pace",
 		"{store: {url: postgres://h/d}, insecure: true, retention: {tasks: 7d, archive: none}}":                                               "go with retention.journals",
 		"{store: {url: postgres://h/d}, insecure: true, retention: {journals: 90d, archive: /archive}}":                                       "retention.archiveClaim",
 		"{store: {url: postgres://h/d}, insecure: true, retention: {journals: 90d, archive: 'gs://b', archiveClaim: c}}":                      "is for retention.archive=/archive",
@@ -285,7 +297,7 @@ func TestChart(t *testing.T) {
 		"{store: {existingSecret: s, engine: postgres}, " + secure + ", strategy: Recreate, migrate: {enabled: true, existingSecret: m}, networkPolicy: {from: [{podSelector: {}}]}}": "Deployment Job NetworkPolicy PodDisruptionBudget Service ServiceAccount",
 		"{store: {url: 'sqlite:/data/tape.db'}, insecure: true, persistence: {enabled: true}, serviceAccount: {create: false}}":                                                       "Service StatefulSet",
 		"{store: {url: postgres://h/d}, insecure: true, replicas: 0, migrate: {enabled: true, existingSecret: m}}":                                                                    "Deployment Job Service ServiceAccount",
-		"{store: {url: postgres://h/d}, insecure: true, replicas: 1, extraEnv: [{name: A, value: b}], settings: {TAPE_FENCE: x}}":                                                     "Deployment Service ServiceAccount",
+		"{store: {url: postgres://h/d}, insecure: true, replicas: 1, extraEnv: [{name: A, value: b}], settings: {TAPE_FENCE: x}, retention: null}":                                    "Deployment Service ServiceAccount",
 	} {
 		objects, err := chart(t, values)
 		var kinds []string

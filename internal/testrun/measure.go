@@ -18,8 +18,8 @@ const measureVariable = "TESTRUN_MEASURE"
 // labelVariable names the label of the group that a test binary belongs to.
 const labelVariable = "TESTRUN_LABEL"
 
-// rareGC makes the garbage collections of the compiler rare, which takes a fifth of its CPU time. The tests
-// run without it, because some of them measure memory.
+// rareGC makes the compiler collect garbage rarely, which saves a fifth of its CPU time. The tests run
+// without it, because some of them measure memory.
 const rareGC = "GOGC=400"
 
 // measure runs a command, appends its CPU time to the file at path and returns its exit status. The
@@ -32,6 +32,8 @@ func measure(path string, args []string) (status int) {
 	test.SysProcAttr = dieWithParent()
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, forwarded...)
+	defer close(signals)
+	defer signal.Stop(signals)
 	if err := test.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

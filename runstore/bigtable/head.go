@@ -114,7 +114,7 @@ const maxExpirySkew = time.Second
 // A holder trusts its lease for the TTL from its request on, less the margin of its keeper, a tenth of the TTL
 // by default. An expiry that is earlier than Bigtable's by more than a sixteenth of the TTL therefore does not
 // count: another handle would get the lease while its holder trusts it. A strict lease may end a quarter of
-// the TTL early, because the store accepts no write after the expiry that the holder was told.
+// the TTL early, so that the store accepts no write after the expiry that the grant returned.
 func (h *head) expiry(beat int64) int64 {
 	if h.Expires == 0 || beat == 0 {
 		return h.Expires

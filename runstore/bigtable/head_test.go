@@ -7,7 +7,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
-// A lease ends when its holder was told, unless Bigtable's own stamp of the grant says
+// A lease ends at the expiry that the grant returned, unless Bigtable's own stamp of the grant says
 // that this was wrong by more than a request takes, or early by more than keepers allow for.
 func TestExpiry(t *testing.T) {
 	t.Parallel()

@@ -58,10 +58,16 @@ seccompProfile: {type: RuntimeDefault}
 {{- if and (eq $engine "memory") (gt (int .Values.replicas) 1) }}{{ fail "a store in memory goes with replicas=1" }}{{ end }}
 {{- if not (regexMatch "^(RollingUpdate|Recreate)$" .Values.strategy) }}{{ fail "strategy is RollingUpdate or Recreate" }}{{ end }}
 {{- with .Values.retention }}
-{{- if and .journals (not .archive) }}{{ fail "retention.journals needs retention.archive: gs://BUCKET, /archive, or none" }}{{ end }}
-{{- if and (not .journals) (or .archive .feed) }}{{ fail "retention.archive and retention.feed go with retention.journals" }}{{ end }}
-{{- if and (regexMatch "^/archive(/|$)" .archive) (not .archiveClaim) }}{{ fail "retention.archive in /archive needs retention.archiveClaim" }}{{ end }}
-{{- if and .archiveClaim (not (regexMatch "^/archive(/|$)" .archive)) }}{{ fail "retention.archiveClaim is for retention.archive=/archive" }}{{ end }}
+{{- $archive := default "" .archive }}
+{{- range $name, $age := dict "journals" .journals "feed" .feed "tasks" .tasks "deadTasks" .deadTasks }}
+{{- if and $age (not (regexMatch "^[0-9]+[dwh]" (printf "%v" $age))) }}{{ fail (printf "retention.%s is a duration of at least a day, such as 90d" $name) }}{{ end }}
+{{- end }}
+{{- if not (regexMatch "^[0-9]+$" (printf "%v" .pace)) }}{{ fail "retention.pace is a whole number, 0 for no limit" }}{{ end }}
+{{- if and .journals (not $archive) }}{{ fail "retention.journals needs retention.archive: gs://BUCKET, /archive, or none" }}{{ end }}
+{{- if and (not .journals) (or $archive .feed) }}{{ fail "retention.archive and retention.feed go with retention.journals" }}{{ end }}
+{{- if and $archive (not (regexMatch "^(none|gs://.+|/archive(/.*)?)$" $archive)) }}{{ fail "retention.archive is gs://BUCKET, /archive or a directory in it, or none: other directories end with the pod" }}{{ end }}
+{{- if and (regexMatch "^/archive" $archive) (not .archiveClaim) }}{{ fail "retention.archive in /archive needs retention.archiveClaim" }}{{ end }}
+{{- if and .archiveClaim (not (regexMatch "^/archive" $archive)) }}{{ fail "retention.archiveClaim is for retention.archive=/archive" }}{{ end }}
 {{- end }}
 {{- if .Values.migrate.enabled }}
 {{- if and (ne .Values.strategy "Recreate") (gt (int .Values.replicas) 0) }}{{ fail "migrate.enabled needs strategy=Recreate or replicas=0: old servers may not go on with the new schema, see docs/compatibility.md" }}{{ end }}
