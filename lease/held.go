@@ -124,9 +124,9 @@ func (h *Held) ensureTrusted(ctx context.Context) error {
 	case !transient(err):
 		return &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: err}
 	}
-	_ = h.revoke(ctx) // the lease may still be live, and this holder will not use it
+	revoked := h.revoke(ctx) // the lease may still be live, and this holder will not use it
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return join(context.Cause(ctx), revoked)
 	}
 	return &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: ErrExpired, Last: err}
 }

@@ -92,9 +92,10 @@ func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work)
 // of the context. It does not matter whether a heartbeat, a write of the work or the release met
 // the refusal first.
 //
-// Hold does not run work if ctx has ended already; the error is then the context's cause. It does
+// Hold does not run work if ctx has ended already, or ends while the lease is renewed before the work;
+// the error is then the context's cause, joined with a ReleaseError if the revocation failed. It does
 // not run work either if the trusted time is over and the lease cannot be renewed; the error is
-// then a LostError. In both cases the lease is revoked, so that the next holder does not skip the
+// then a LostError. In all these cases the lease is revoked, so that the next holder does not skip the
 // recovery of what the holder before this one left.
 //
 // A revocation is a commit. On a Store without the method Commit of [runstore.RunStore], a lease that

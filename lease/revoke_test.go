@@ -147,6 +147,39 @@ func TestRevocationIsRepeated(t *testing.T) {
 	}
 }
 
+// TestFailedRevocationBeforeTheWork checks that a holder whose context ends before the work learns that its
+// lease may still be live.
+func TestFailedRevocationBeforeTheWork(t *testing.T) {
+	for name, after := range map[string]time.Duration{"ended already": 0, "ends during the first renewal": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					return runstore.Renewed{}, unavailable()
+				}
+				store := &commits{faulty: f.faulty}
+				store.commit = func(int, func() (runstore.Committed, error)) (runstore.Committed, error) {
+					return runstore.Committed{}, unavailable()
+				}
+				keeper, err := lease.New(store, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				granted := f.grant(agent)
+				granted.Sent = time.Time{} // so that the lease is renewed before the work
+				stop := errors.New("shutting down")
+				ctx, cancel := context.WithTimeoutCause(t.Context(), after, stop)
+				defer cancel()
+				var failed *lease.ReleaseError
+				err = keeper.Hold(ctx, granted, wait(time.Second))
+				if !errors.Is(err, stop) || !errors.As(err, &failed) || !errors.Is(err, runstore.ErrUnavailable) {
+					t.Errorf("got %v, want the context's cause and a ReleaseError", err)
+				}
+			})
+		})
+	}
+}
+
 // leases is a store without the methods of a RunStore that a Keeper can do without.
 type leases struct{ lease.Store }
 

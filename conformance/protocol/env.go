@@ -44,33 +44,48 @@ func (e *Env) NewProcess(t T) *Process {
 func (e *Env) Name(name string) string { return name + "-" + e.id }
 
 // Rounds returns how often a case repeats a step whose outcome depends on timing: n times, or 10n
-// times in a full run. In a quick run on a costly engine it returns a quarter of n, and the report
+// times in a full run. On a costly engine it returns a quarter of n, or n in a full run, and the report
 // says so.
-func (e *Env) Rounds(n int) int {
-	if effort.Full() {
-		return 10 * n
-	}
-	return e.Count(n, "rounds")
-}
+func (e *Env) Rounds(n int) int { return e.rounds(n, 10*n) }
 
 // RoundsSquared is Rounds for a case whose cost grows with the square of the rounds: 3n in a full
 // run, which costs nine times as much.
-func (e *Env) RoundsSquared(n int) int {
-	if effort.Full() {
-		return 3 * n
+func (e *Env) RoundsSquared(n int) int { return e.rounds(n, 3*n) }
+
+func (e *Env) rounds(n, full int) int {
+	switch {
+	case !effort.Full():
+		return e.Count(n, "rounds")
+	case e.target.Costly:
+		e.leave(n, full, "rounds")
+		return n
+	default:
+		return full
 	}
-	return e.Count(n, "rounds")
 }
 
 // Count returns n. In a quick run on a costly engine it returns a quarter of n, and the report
 // shows the reduction of what.
 func (e *Env) Count(n int, what string) int {
-	few := max(n/4, 1)
-	if !e.target.Costly || effort.Full() || few == n {
+	if effort.Full() {
 		return n
 	}
-	e.leftOut = append(e.leftOut, fmt.Sprintf("%d of %d %s", few, n, what))
+	return e.Affordable(n, what)
+}
+
+// Affordable returns n, or a quarter of n on a costly engine, in a full run too, and the report shows the
+// reduction of what.
+func (e *Env) Affordable(n int, what string) int {
+	few := max(n/4, 1)
+	if !e.target.Costly || few == n {
+		return n
+	}
+	e.leave(few, n, what)
 	return few
+}
+
+func (e *Env) leave(few, n int, what string) {
+	e.leftOut = append(e.leftOut, fmt.Sprintf("%d of %d %s", few, n, what))
 }
 
 // request returns a BeginRun request for an invocation of the case.
