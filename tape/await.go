@@ -39,7 +39,10 @@ func (t *Tape) AwaitSignal(ctx context.Context, req AwaitRequest) (resolution st
 	if err := checkLength(payload.name, payload.text, MaxGateContext); err != nil {
 		return "", false, err
 	}
-	retries := t.retries(gatesKey, req.Run)
+	retries, err := t.retries(ctx, gatesKey, req.Run)
+	if err != nil {
+		return "", false, err
+	}
 	defer retries.end()
 	for {
 		r, err := t.readGate(ctx, req.Run, req.Gate)

@@ -75,9 +75,12 @@ func (l ledger[R]) create(ctx context.Context, t *Tape, run runstore.RunID, f ru
 
 func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runstore.Fence, key runstore.RecordKey,
 	read func() (runstore.Record, bool, error), decide transition[R]) (row R, err error) {
-	retries := t.retries(key, run)
-	defer retries.end()
 	var none R
+	retries, err := t.retries(ctx, key, run)
+	if err != nil {
+		return none, err
+	}
+	defer retries.end()
 	for {
 		rec, found, err := read()
 		if err != nil {
@@ -159,8 +162,10 @@ func (l ledger[R]) reread(ctx context.Context, t *Tape, run runstore.RunID, key 
 }
 
 // retries serializes the operations of this process that lose to each other on the same row. The
-// first attempt is optimistic. An operation that has lost waits for its turn, so that each later
-// round has at most one contender per process, and pauses before it tries again.
+// first attempt is optimistic, and an operation that has lost takes the turn before it tries again.
+// Operations that begin while the turn is taken wait for it, first come, first served: otherwise an
+// engine on which commits to one run queue up, such as Spanner, always commits one of theirs between
+// the read and the commit of the one that has lost.
 type retries struct {
 	turn chan struct{} // the lock of the row; rows with the same hash share it
 	held bool
@@ -169,9 +174,21 @@ type retries struct {
 
 const retryTurns = 256
 
-func (t *Tape) retries(key runstore.RecordKey, run runstore.RunID) *retries {
+// retries returns the retries of one operation on the row under key. The caller must call end.
+//
+// Errors: runstore.ErrUnavailable if ctx ends while the operation waits for its turn. It has read and
+// written nothing.
+func (t *Tape) retries(ctx context.Context, key runstore.RecordKey, run runstore.RunID) (*retries, error) {
 	h := maphash.String(t.seed, string(run)) ^ maphash.String(t.seed, string(key))
-	return &retries{turn: t.turns[h%retryTurns]}
+	r := &retries{turn: t.turns[h%retryTurns]}
+	if len(r.turn) == 0 {
+		return r, nil
+	}
+	if err := optimistic.Take(ctx, r.turn, "wait for other writers"); err != nil {
+		return nil, err
+	}
+	r.held = true
+	return r, nil
 }
 
 // next waits and returns nil, or returns lost, the conflict, if there were too many attempts or ctx
@@ -189,7 +206,7 @@ func (r *retries) next(ctx context.Context, lost error) error {
 			return lost
 		}
 	}
-	return optimistic.Rest(ctx, r.n-2, lost)
+	return optimistic.Rest(ctx, max(r.n-2, 0), lost)
 }
 
 func (r *retries) end() {

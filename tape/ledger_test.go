@@ -10,9 +10,10 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// A caller gives up while it waits for its turn at a row that others write. Its change is not
-// applied, and it gets the conflict that it lost to.
-func TestGivingUpWhileWaitingForATurn(t *testing.T) {
+// Charges of one budget in one process wait for the one that has lost to another process and tries
+// again: those that lost as well, and those that begin later, which do not even read. A caller that
+// gives up while it waits has written nothing, and its error says so.
+func TestWaitingForATurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		inner, s, _ := newTape(t)
@@ -24,41 +25,58 @@ func TestGivingUpWhileWaitingForATurn(t *testing.T) {
 		if err := charge(t.Context(), inner, 1); err != nil {
 			t.Fatal(err)
 		}
-		blocked := make(chan struct{})
-		commits := 0
+		lost, turn := make(chan struct{}), make(chan struct{})
+		calls, commits := 0, 0
 		tp := tape.New(hook(s, func(op string) error {
+			calls++
 			if op != "commit" {
 				return nil
 			}
 			switch commits++; commits {
-			case 1, 3: // another process is faster
+			case 1: // of the caller that will lose
+				<-lost
 				return charge(t.Context(), inner, 1)
-			case 2: // the first caller, at its second attempt, which is its turn
-				<-blocked
+			case 2, 4: // another process is faster
+				return charge(t.Context(), inner, 1)
+			case 3: // of the caller whose turn it is
+				<-turn
 			}
 			return nil
 		}, nil), nil)
-		first, second := make(chan error, 1), make(chan error, 1)
-		go func() { first <- charge(t.Context(), tp, 10) }()
-		synctest.Wait()
+		start := func(ctx context.Context, usd float64) <-chan error {
+			done := make(chan error, 1)
+			go func() { done <- charge(ctx, tp, usd) }()
+			synctest.Wait()
+			return done
+		}
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() { second <- charge(ctx, tp, 100) }()
+		loser := start(ctx, 100)
+		first := start(t.Context(), 10)
+		close(lost)
 		synctest.Wait()
-		if commits != 3 {
-			t.Fatalf("%d commits, want the second caller to wait after its first", commits)
+		before := calls
+		impatient := start(ctx, 1000)
+		patient := start(t.Context(), 10000)
+		if calls != before || commits != 3 {
+			t.Errorf("%d calls while another caller has its turn, of %d commits; want 0, of 3", calls-before, commits)
 		}
 		cancel()
-		err := <-second
-		if !errors.Is(err, runstore.ErrConflict) || runstore.OutcomeOf(err) != runstore.NotApplied {
-			t.Errorf("the caller that gave up: %v, want the conflict", err)
+		if err := <-loser; !errors.Is(err, runstore.ErrConflict) || runstore.OutcomeOf(err) != runstore.NotApplied {
+			t.Errorf("the caller that lost and gave up: %v, want the conflict", err)
 		}
-		close(blocked)
+		if err := <-impatient; !errors.Is(err, runstore.ErrUnavailable) || runstore.OutcomeOf(err) != runstore.NotApplied {
+			t.Errorf("the caller that gave up before its turn: %v, want ErrUnavailable", err)
+		}
+		close(turn)
 		if err := <-first; err != nil {
 			t.Errorf("the caller whose turn it was: %v", err)
 		}
+		if err := <-patient; err != nil {
+			t.Errorf("the caller that waited: %v", err)
+		}
 		got, err := inner.ChargeBudget(t.Context(), tape.BudgetCharge{Run: r.ID})
-		if err != nil || got.USDSpent != 13 {
-			t.Errorf("spent %v, %v, want 13", got.USDSpent, err)
+		if err != nil || got.USDSpent != 10014 {
+			t.Errorf("spent %v, %v, want 10014", got.USDSpent, err)
 		}
 	})
 }

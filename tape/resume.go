@@ -165,7 +165,10 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 	if err := checkLength(detail.name, detail.text, MaxDetail); err != nil {
 		return Run{}, err
 	}
-	retries := t.retries(runstore.SummaryKey, req.Run)
+	retries, err := t.retries(ctx, runstore.SummaryKey, req.Run)
+	if err != nil {
+		return Run{}, err
+	}
 	defer retries.end()
 	compacted := false
 	for {

@@ -139,7 +139,10 @@ func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fen
 		return false, err
 	}
 	run := key.run()
-	retries := t.retries(sessionKey, run)
+	retries, err := t.retries(ctx, sessionKey, run)
+	if err != nil {
+		return false, err
+	}
 	defer retries.end()
 	var doubted runstore.Stamp // creation of the session whose purge was repeated and then refused
 	for {

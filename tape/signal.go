@@ -63,7 +63,10 @@ func (t *Tape) SendSignal(ctx context.Context, s Signal) (Signalled, error) {
 	if err := checkLength(resolution.name, resolution.text, MaxSignal); err != nil {
 		return Signalled{}, err
 	}
-	retries := t.retries(gatesKey, s.Run)
+	retries, err := t.retries(ctx, gatesKey, s.Run)
+	if err != nil {
+		return Signalled{}, err
+	}
 	defer retries.end()
 	for {
 		r, err := t.readGate(ctx, s.Run, s.Gate)

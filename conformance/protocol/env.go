@@ -67,17 +67,8 @@ func (e *Env) rounds(n, full int) int {
 // Count returns n. In a quick run on a costly engine it returns a quarter of n, and the report
 // shows the reduction of what.
 func (e *Env) Count(n int, what string) int {
-	if effort.Full() {
-		return n
-	}
-	return e.Affordable(n, what)
-}
-
-// Affordable returns n, or a quarter of n on a costly engine, in a full run too, and the report shows the
-// reduction of what.
-func (e *Env) Affordable(n int, what string) int {
 	few := max(n/4, 1)
-	if !e.target.Costly || few == n {
+	if !e.target.Costly || effort.Full() || few == n {
 		return n
 	}
 	e.leave(few, n, what)

@@ -21,9 +21,8 @@ func firstCases() []Case {
 	}
 }
 
-// contenders returns how many concurrent calls a case makes. More of them on one run make each other's
-// transactions abort on Spanner's emulator until some calls fail.
-func (e *Env) contenders() int { return e.Affordable(16, "concurrent calls") }
+// contenders returns how many concurrent calls a case makes.
+func (e *Env) contenders() int { return e.Count(16, "concurrent calls") }
 
 // entries counts the journal entries of a run with the given kind whose payload satisfies want.
 func (p *Process) entries(t T, run, kind string, want func(p map[string]any) bool) (n int) {
