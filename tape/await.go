@@ -43,7 +43,7 @@ func (t *Tape) AwaitSignal(ctx context.Context, req AwaitRequest) (resolution st
 	if err != nil {
 		return "", false, err
 	}
-	defer retries.end()
+	defer retries.leave()
 	for {
 		r, err := t.readGate(ctx, req.Run, req.Gate)
 		if err != nil {

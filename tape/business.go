@@ -68,11 +68,9 @@ type registrar struct {
 // error except runstore.ErrUnknownOutcome the effect is not begun and will not be.
 func (t *Tape) commitRegistered(ctx context.Context, b runstore.Batch, begun Effect) (runstore.Committed, Effect, error) {
 	r := registrar{t: t, begin: b, effect: begun, registry: businessRun(begun.Connector, begun.BusinessKey)}
-	retries, err := t.retries(ctx, registeredKey, r.registry)
-	if err != nil {
-		return runstore.Committed{}, Effect{}, err
-	}
-	defer retries.end()
+	// The first attempt waits for no other one, because that may have been paused: settle ends it.
+	retries := t.retriesAfterLoss(registeredKey, r.registry)
+	defer retries.leave()
 	for free := (registrationState{}); ; { // the first round assumes a pair without a registration
 		done, err := r.commit(ctx, free.version)
 		if err != errLost {

@@ -3,7 +3,6 @@ package tape
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 
 	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
@@ -80,7 +79,7 @@ func (l ledger[R]) swap(ctx context.Context, t *Tape, run runstore.RunID, f runs
 	if err != nil {
 		return none, err
 	}
-	defer retries.end()
+	defer retries.leave()
 	for {
 		rec, found, err := read()
 		if err != nil {
@@ -161,34 +160,39 @@ func (l ledger[R]) reread(ctx context.Context, t *Tape, run runstore.RunID, key 
 	return l.decode(run, rec)
 }
 
-// retries serializes the operations of this process that lose to each other on the same row. The
-// first attempt is optimistic, and an operation that has lost takes the turn before it tries again.
-// Operations that begin while the turn is taken wait for it, first come, first served: otherwise an
-// engine on which commits to one run queue up, such as Spanner, always commits one of theirs between
-// the read and the commit of the one that has lost.
-type retries struct {
-	turn chan struct{} // the lock of the row; rows with the same hash share it
-	held bool
-	n    int
+// rowID names a row of a run.
+type rowID struct {
+	run runstore.RunID
+	key runstore.RecordKey
 }
 
-const retryTurns = 256
+// retries are the attempts of one operation at changing a row. The operations of this process on one
+// row take turns, because of those that read the same version all but one would lose. So an operation
+// loses only to other processes, and pauses before it tries again.
+type retries struct {
+	t   *Tape
+	row rowID
+	end func() // ends the turn; nil before the turn
+	n   int
+}
 
-// retries returns the retries of one operation on the row under key. The caller must call end.
+// retries waits for the operation's turn. The caller must call leave.
 //
-// Errors: runstore.ErrUnavailable if ctx ends while the operation waits for its turn. It has read and
-// written nothing.
+// Errors: runstore.ErrUnavailable if ctx ends before. The operation has read and written nothing.
 func (t *Tape) retries(ctx context.Context, key runstore.RecordKey, run runstore.RunID) (*retries, error) {
-	h := maphash.String(t.seed, string(run)) ^ maphash.String(t.seed, string(key))
-	r := &retries{turn: t.turns[h%retryTurns]}
-	if len(r.turn) == 0 {
-		return r, nil
-	}
-	if err := optimistic.Take(ctx, r.turn, "wait for other writers"); err != nil {
-		return nil, err
-	}
-	r.held = true
-	return r, nil
+	r := t.retriesAfterLoss(key, run)
+	return r, r.takeTurn(ctx)
+}
+
+// retriesAfterLoss returns retries whose first attempt does not wait: only an operation that has lost
+// waits for its turn. The caller must call leave.
+func (t *Tape) retriesAfterLoss(key runstore.RecordKey, run runstore.RunID) *retries {
+	return &retries{t: t, row: rowID{run, key}}
+}
+
+func (r *retries) takeTurn(ctx context.Context) (err error) {
+	r.end, err = r.t.turns.Take(ctx, r.row, "wait for other writers")
+	return err
 }
 
 // next waits and returns nil, or returns lost, the conflict, if there were too many attempts or ctx
@@ -197,20 +201,17 @@ func (r *retries) next(ctx context.Context, lost error) error {
 	if r.n++; r.n == optimistic.MaxAttempts {
 		return lost
 	}
-	if !r.held {
-		select {
-		case r.turn <- struct{}{}:
-			r.held = true
-			return nil
-		case <-ctx.Done():
-			return lost
-		}
+	if r.end != nil {
+		return optimistic.Rest(ctx, r.n-1, lost)
 	}
-	return optimistic.Rest(ctx, max(r.n-2, 0), lost)
+	if r.takeTurn(ctx) != nil {
+		return lost
+	}
+	return nil
 }
 
-func (r *retries) end() {
-	if r.held {
-		<-r.turn
+func (r *retries) leave() {
+	if r.end != nil {
+		r.end()
 	}
 }

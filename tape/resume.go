@@ -169,7 +169,7 @@ func (t *Tape) EndRun(ctx context.Context, req EndRunRequest) (Run, error) {
 	if err != nil {
 		return Run{}, err
 	}
-	defer retries.end()
+	defer retries.leave()
 	compacted := false
 	for {
 		run, version, err := t.readRun(ctx, req.Run)

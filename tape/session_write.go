@@ -143,7 +143,7 @@ func (t *Tape) DeleteSession(ctx context.Context, key SessionKey, f runstore.Fen
 	if err != nil {
 		return false, err
 	}
-	defer retries.end()
+	defer retries.leave()
 	var doubted runstore.Stamp // creation of the session whose purge was repeated and then refused
 	for {
 		s, version, err := t.readSession(ctx, run)

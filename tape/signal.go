@@ -67,7 +67,7 @@ func (t *Tape) SendSignal(ctx context.Context, s Signal) (Signalled, error) {
 	if err != nil {
 		return Signalled{}, err
 	}
-	defer retries.end()
+	defer retries.leave()
 	for {
 		r, err := t.readGate(ctx, s.Run, s.Gate)
 		if err != nil {

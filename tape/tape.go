@@ -2,10 +2,10 @@ package tape
 
 import (
 	"context"
-	"hash/maphash"
 	"log/slog"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -43,20 +43,16 @@ type Tape struct {
 	store runstore.RunStore
 	mode  FenceMode
 	log   *slog.Logger
-	turns [retryTurns]chan struct{}
+	turns optimistic.Turns[rowID]
 	// leads are the turns of steps by intent, by the run that leads them; see leadTurn.
-	leads [retryTurns]chan struct{}
-	// claims are the turns of the callers that claim tasks, by reaction and shard.
-	claims [retryTurns]chan struct{}
-	seed   maphash.Seed
+	leads optimistic.Turns[runstore.RunID]
+	// claims are the turns of the callers that claim tasks.
+	claims optimistic.Turns[runstore.IndexName]
 }
 
 // New returns a Tape over store. The caller closes the store.
 func New(store runstore.RunStore, opts *Options) *Tape {
-	t := &Tape{store: store, log: slog.Default(), seed: maphash.MakeSeed()}
-	for i := range t.turns {
-		t.turns[i], t.claims[i], t.leads[i] = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
-	}
+	t := &Tape{store: store, log: slog.Default()}
 	if opts != nil {
 		t.mode = opts.Fence
 		if opts.Logger != nil {

@@ -3,8 +3,6 @@ package tape
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"hash/maphash"
 	"slices"
 	"time"
 
@@ -62,8 +60,8 @@ func (t *Tape) ClaimTasks(ctx context.Context, req TaskClaim) ([]Task, error) {
 		Store: t.store,
 		Query: runstore.IndexQuery{Index: dueTasks(req.Reaction, max(req.Shard, anyShard)), Until: req.until()},
 		Max:   req.Max, Rules: taskRules, Holder: req.Owner, Ends: req.end(),
-		Turn: t.claims[maphash.String(t.seed, fmt.Sprint(req.Shard, req.Reaction))%retryTurns],
-		Log:  t.log.With("reaction", clip(req.Reaction, 64)),
+		Turns: &t.claims,
+		Log:   t.log.With("reaction", clip(req.Reaction, 64)),
 		Decode: func(entry runstore.IndexEntry) (storedTask, delivery.State, error) {
 			k, err := taskOf(entry.Run, entry.Record)
 			if err == nil && k.claimSize(req.Owner) > maxAnswer {

@@ -3,7 +3,6 @@ package tape
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"slices"
 
 	"github.com/tapestore/tapestore/crossrun"
@@ -67,13 +66,7 @@ func (t *Tape) leadTurn(ctx context.Context, lead runstore.RunID) (end func(), e
 	if _, multi := runstore.As[runstore.MultiCommitter](t.store); multi {
 		return func() {}, nil
 	}
-	turn := t.leads[maphash.String(t.seed, string(lead))%retryTurns]
-	select {
-	case turn <- struct{}{}:
-		return func() { <-turn }, nil
-	case <-ctx.Done():
-		return nil, &runstore.OpError{Op: "step over two runs", Run: lead, Err: runstore.ErrUnavailable, Cause: ctx.Err()}
-	}
+	return t.leads.Take(ctx, lead, "step over two runs")
 }
 
 // createShared creates the run of a session, a value or a shard, unless it exists. The run is

@@ -36,8 +36,8 @@ type Claims[E, C any] struct {
 	Rules  Rules
 	Holder string
 	Ends   runstore.When
-	// Turn is a lock of the callers in this process, held while its buffer of one is full.
-	Turn chan struct{}
+	// Turns has the callers in this process that claim from one index take turns.
+	Turns *optimistic.Turns[runstore.IndexName]
 	// Log receives what a call cannot return.
 	Log *slog.Logger
 	// Decode returns an entry and its state. An entry with an error is logged and left out.
@@ -64,10 +64,11 @@ type found[E any] struct {
 // If some claims fail and others do not, it returns the latter and logs the error. A lost race is no
 // error.
 func (c Claims[E, C]) Claim(ctx context.Context) ([]C, error) {
-	if err := optimistic.Take(ctx, c.Turn, "claim"); err != nil {
+	end, err := c.Turns.Take(ctx, c.Query.Index, "claim")
+	if err != nil {
 		return nil, err
 	}
-	defer func() { <-c.Turn }()
+	defer end()
 	blocks := 1
 	for n := 0; ; {
 		due, err := c.due(ctx, blocks)

@@ -53,7 +53,7 @@ func queue(t *testing.T, n, most int) (*delivery.Claims[string, string], *hooked
 	}
 	return &delivery.Claims[string, string]{
 		Store: s, Query: runstore.IndexQuery{Index: "due"}, Max: most, Ends: runstore.After(time.Minute),
-		Turn: make(chan struct{}, 1), Log: slog.New(slog.DiscardHandler), Rules: delivery.Rules{CountClaims: true},
+		Turns: &optimistic.Turns[runstore.IndexName]{}, Log: slog.New(slog.DiscardHandler), Rules: delivery.Rules{CountClaims: true},
 		Decode: func(e runstore.IndexEntry) (string, delivery.State, error) {
 			return string(e.Record.Key), delivery.State{Phase: delivery.Waiting, Due: runstore.At(e.At), Attempts: len(e.Record.Value)}, nil
 		},
@@ -236,12 +236,15 @@ func TestWhoseClockDecides(t *testing.T) {
 // Callers of one turn wait for each other, until their context ends.
 func TestClaimsTakeTurns(t *testing.T) {
 	c, _ := queue(t, 1, 1)
-	c.Turn <- struct{}{}
+	end, err := c.Turns.Take(t.Context(), c.Query.Index, "a test")
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if claimed, err := c.Claim(ctx); len(claimed) > 0 || !errors.Is(err, runstore.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("claimed %v, %v", claimed, err)
 	}
-	<-c.Turn
+	end()
 	wantClaims(t, c, "a0")
 }

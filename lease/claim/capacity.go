@@ -17,8 +17,8 @@ import (
 type Capacity struct {
 	store runstore.RunStore
 	run   runstore.RunID
-	holds runstore.IndexName // of the holds, by their expiry
-	turn  chan struct{}      // held by a call that writes, so that the calls of one handle do not conflict
+	holds runstore.IndexName               // of the holds, by their expiry
+	turns optimistic.Turns[runstore.RunID] // the calls of one handle take turns
 }
 
 // NewCapacity returns the capacity of a name. It makes no request; [Capacity.Set] creates the
@@ -29,7 +29,7 @@ func NewCapacity(s runstore.RunStore, name string) (*Capacity, error) {
 	}
 	return &Capacity{
 		store: s, run: runstore.RunID("claim/capacity/" + name),
-		holds: runstore.IndexName("claim.hold/" + name), turn: make(chan struct{}, 1),
+		holds: runstore.IndexName("claim.hold/" + name),
 	}, nil
 }
 
@@ -183,10 +183,11 @@ func (ch change) write(c *Capacity, b *runstore.Batch, id string) {
 // room. A nil change and no error means that nothing is to be written. requested is the amount that
 // a NoCapacityError reports. The result's record is that of the reservation after the change.
 func (c *Capacity) change(ctx context.Context, id string, requested int64, decide func(a *account, h *reservation) (*change, error)) (rec runstore.Record, err error) {
-	if err := optimistic.Take(ctx, c.turn, "change capacity"); err != nil {
+	end, err := c.turns.Take(ctx, c.run, "change capacity")
+	if err != nil {
 		return rec, err
 	}
-	defer func() { <-c.turn }()
+	defer end()
 	for n := 0; ; n++ {
 		a, found, err := c.read(ctx, id)
 		if err != nil {

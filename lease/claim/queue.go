@@ -49,8 +49,8 @@ type Queue struct {
 	opts  QueueOptions
 	rules delivery.Rules
 	due   runstore.IndexName
-	// turn is held by a call of Claim, so that the claims of one handle do not conflict.
-	turn chan struct{}
+	// turns has the calls of Claim take turns, so that the claims of one handle do not conflict.
+	turns optimistic.Turns[runstore.IndexName]
 }
 
 // queueHead is the summary of each shard's run.
@@ -66,7 +66,7 @@ type queueHead struct {
 // for a number of shards that is not the queue's; those of RunStore.CreateRun, after all of which
 // the call can be repeated.
 func OpenQueue(ctx context.Context, s runstore.RunStore, name string, opts *QueueOptions) (*Queue, error) {
-	q := &Queue{store: s, name: name, due: runstore.IndexName("claim.due/" + name), turn: make(chan struct{}, 1)}
+	q := &Queue{store: s, name: name, due: runstore.IndexName("claim.due/" + name)}
 	if opts != nil {
 		q.opts = *opts
 	}

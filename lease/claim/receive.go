@@ -33,7 +33,7 @@ func (q *Queue) Claim(ctx context.Context, owner runstore.Owner, max int, ttl ti
 		return nil, err
 	}
 	receipts, err := delivery.Claims[stored, Receipt]{
-		Store: q.store, Query: runstore.IndexQuery{Index: q.due}, Max: max, Turn: q.turn, Log: q.opts.Logger,
+		Store: q.store, Query: runstore.IndexQuery{Index: q.due}, Max: max, Turns: &q.turns, Log: q.opts.Logger,
 		Rules: q.rules, Holder: string(owner), Ends: runstore.After(ttl),
 		Decode: func(e runstore.IndexEntry) (stored, delivery.State, error) {
 			m, err := decodeLive(e)

@@ -2,6 +2,7 @@ package bigtable
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -29,7 +30,11 @@ func StopWorkers(s *Store) {
 
 // Publish brings the events of runs into the feed.
 func Publish(ctx context.Context, s *Store, ids ...runstore.RunID) error {
-	return s.engine.feed.publishAndRecord(byTest(ctx), ids...)
+	overdue := map[runstore.RunID]int64{}
+	for _, id := range ids {
+		overdue[id] = math.MaxInt64
+	}
+	return s.engine.feed.publishOverdue(byTest(ctx), overdue)
 }
 
 // Seal moves the events of a run that has many into segments.
@@ -75,8 +80,15 @@ func Shift(s *Store, d time.Duration, f func()) {
 	s.engine.clock.mu.Unlock()
 }
 
-// OrphanScan scans the marks of all shards, claimed or not. The handle must be one without workers.
+// OrphanScan scans the marks of all shards twice, claimed or not: what the first scan finds lacking, the
+// second publishes. The handle must be one without workers.
 func OrphanScan(ctx context.Context, s *Store) {
+	OrphanScanOnce(ctx, s)
+	OrphanScanOnce(ctx, s)
+}
+
+// OrphanScanOnce scans the marks of all shards, claimed or not. The handle must be one without workers.
+func OrphanScanOnce(ctx context.Context, s *Store) {
 	all := make([]int, shards)
 	for i := range all {
 		all[i] = i

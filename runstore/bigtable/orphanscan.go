@@ -17,13 +17,18 @@ import (
 // mark. The scan of a run that has a mark finds events that the feed does not have, journal segments and
 // packs of a purged run, and packs of writes that were never applied.
 //
+// The handle that has committed an event appends it to the feed within milliseconds. So a scan publishes only
+// events that the feed already lacked at the scan before, seconds ago. If it published newer ones it would
+// compete with all live handles: it would close the open page of the log, and each of them would have to read
+// the log again.
+//
 // The scan deletes the mark of a run that has been idle for idleAfter and has nothing left to do. It records
 // that in the run's head first, so that the next write sets a mark again. It leaves a mark without a run to
 // gc.go: the creation is under way, or was never applied.
 
 const (
 	// orphanScanEvery is how often the handle that claimed a shard of the marks scans it, on
-	// average. 4 s: the events of a handle that died reach the feed within seconds.
+	// average. 4 s: the events of a handle that died reach the feed within seconds, by two scans.
 	orphanScanEvery = 4 * time.Second
 	// idleAfter is how long a run is idle before its mark is deleted. 10 min: a mark costs each scan
 	// a read of the run's head, and setting a new one costs the run's next write a request.
@@ -32,6 +37,7 @@ const (
 
 // orphanScan scans the marks of the given shards, which are sorted.
 func (s *engine) orphanScan(ctx context.Context, mine []int) error {
+	s.upkeep.lacked, s.upkeep.lacks = s.upkeep.lacks, map[runGeneration]int64{}
 	for len(mine) > 0 {
 		n := 1
 		for n < len(mine) && mine[n] == mine[n-1]+1 {
@@ -78,7 +84,8 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 	}
 	when := s.observe()
 	var dead []string
-	var behind, idle, old []runstore.RunID
+	var idle, old []runstore.RunID
+	overdue := map[runstore.RunID]int64{}
 	err := s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
 		parsed, err := parseRow(r)
@@ -97,8 +104,12 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 		switch {
 		case s.isIdle(id, parsed, x):
 			idle = append(idle, id)
-		case !parsed.head.Purged && x.through < parsed.head.Seq && s.feed.mayLack(ctx, id, &parsed.head):
-			behind = append(behind, id)
+		case !parsed.head.Purged && x.through < parsed.head.Seq:
+			run := runGeneration{id, parsed.head.Generation}
+			s.upkeep.lacks[run] = parsed.head.Seq
+			if due := s.upkeep.lacked[run]; x.through < due && s.feed.mayLack(ctx, id, &parsed.head, due) {
+				overdue[id] = due
+			}
 		}
 		if parsed.head.isOld(s.currentEpoch()) { // its creation was under way when the epoch was raised, or a cell arrived late
 			old = append(old, id)
@@ -109,7 +120,7 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 	for _, id := range old { // first, because compose leaves out runs that are old
 		errs = append(errs, s.unlessSkipped(id, s.endGrant(ctx, id)))
 	}
-	errs = append(errs, s.feed.publishAndRecord(ctx, behind...))
+	errs = append(errs, s.feed.publishOverdue(ctx, overdue))
 	for _, id := range idle {
 		errs = append(errs, s.unlessSkipped(id, s.retireMark(ctx, id)))
 	}

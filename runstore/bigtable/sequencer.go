@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -147,7 +148,7 @@ func pause(done <-chan struct{}, d time.Duration) {
 // publishPending publishes the events of the pending runs. After an error they are pending again.
 func (q *sequencer) publishPending(ctx context.Context) {
 	ids := q.pending.take()
-	err := q.publish(ctx, false, ids...)
+	err := q.publish(ctx, nil, ids)
 	if err == nil {
 		return
 	}
@@ -158,10 +159,10 @@ func (q *sequencer) publishPending(ctx context.Context) {
 	q.pending.add(ids...)
 }
 
-// publishAndRecord appends all events of runs to the log and writes their positions back to the rows of
-// the runs.
-func (q *sequencer) publishAndRecord(ctx context.Context, ids ...runstore.RunID) error {
-	return q.publish(ctx, true, ids...)
+// publishOverdue publishes the runs of which the log does not have the given event: it appends all events
+// of theirs to the log, and writes their positions back to the rows of the runs.
+func (q *sequencer) publishOverdue(ctx context.Context, overdue map[runstore.RunID]int64) error {
+	return q.publish(ctx, overdue, slices.Collect(maps.Keys(overdue)))
 }
 
 // writeBack writes the positions in complete pages back to the rows of runs.
@@ -193,9 +194,10 @@ func (q *sequencer) acquire(ctx context.Context) error {
 	}
 }
 
-// publish appends all events of runs to the log. If writeBack is set, it reads the log's end first and
-// writes the positions in complete pages, those that other handles appended included, back to the rows.
-func (q *sequencer) publish(ctx context.Context, writeBack bool, ids ...runstore.RunID) error {
+// publish appends all events of runs to the log. Unless overdue is nil, it reads the log's end first, leaves
+// out the runs of which the log has the overdue event, and writes the positions in complete pages, those that
+// other handles appended included, back to the rows.
+func (q *sequencer) publish(ctx context.Context, overdue map[runstore.RunID]int64, ids []runstore.RunID) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -206,13 +208,14 @@ func (q *sequencer) publish(ctx context.Context, writeBack bool, ids ...runstore
 	if err := q.checkEpoch(ctx); err != nil {
 		return err
 	}
+	writeBack := overdue != nil
 	for known := !writeBack && q.end > 0; ; known = false {
 		if !known {
 			if err := q.catchUp(ctx); err != nil {
 				return err
 			}
 		}
-		g, more, appendable, err := q.compose(ctx, ids, !writeBack)
+		g, more, appendable, err := q.compose(ctx, ids, overdue)
 		if err != nil {
 			return err
 		}
@@ -301,7 +304,7 @@ func (q *sequencer) catchUp(ctx context.Context) error {
 	return err
 }
 
-// setEnd records the page that the log ends with. If g is nil, what the handle knew of the log is wrong, and
+// setEnd records the last page of the log that the handle knows. If g is nil, what the handle knew of the log is wrong, and
 // the next round begins with the hint.
 func (q *sequencer) setEnd(g *feedPage) {
 	q.open = nil
@@ -310,7 +313,10 @@ func (q *sequencer) setEnd(g *feedPage) {
 		return
 	}
 	q.record(g)
-	if q.end, q.endReadAt = g.next(), q.store.clock.local.Read(); g.isOpen() {
+	if q.end = g.next(); g.openState != nil { // the log may have gone on far behind a complete page
+		q.endReadAt = q.store.clock.local.Read()
+	}
+	if g.isOpen() {
 		q.end, q.open = g.number, g
 	}
 }
@@ -326,15 +332,15 @@ func (q *sequencer) record(g *feedPage) {
 	}
 }
 
-// mayLack reports whether the log may lack events of a run that are above the high-water mark in the run's
-// row.
-func (q *sequencer) mayLack(ctx context.Context, id runstore.RunID, h *head) bool {
+// mayLack reports whether the log may lack the event due of a run, which is above the high-water mark in the
+// run's row.
+func (q *sequencer) mayLack(ctx context.Context, id runstore.RunID, h *head, due int64) bool {
 	if q.acquire(ctx) != nil {
 		return true
 	}
 	defer func() { <-q.lock }()
 	known := q.fed[id]
-	return known.generation != h.Generation || known.seq < h.Seq || h.isOld(q.store.currentEpoch()) || len(q.recent) == 0
+	return known.generation != h.Generation || known.seq < due || h.isOld(q.store.currentEpoch()) || len(q.recent) == 0
 }
 
 // known returns what the handle remembers of a run's head and of the run's events in the log.
@@ -348,10 +354,10 @@ func (q *sequencer) known(id runstore.RunID) (last, fed progress, known bool) {
 }
 
 // compose returns a page with the events of runs that the log does not have, or nil. more reports whether
-// there are further events, and appendable whether those of g may stand in an open page. If own is set, this
-// handle has committed the last events of the runs, and compose does not read the rows of runs that the
-// handle remembers.
-func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool) (g *feedPage, more, appendable bool, err error) {
+// there are further events, and appendable whether those of g may stand in an open page. If overdue is nil,
+// this handle has committed the last events of the runs, and compose does not read the rows of runs that the
+// handle remembers. Otherwise it leaves out the runs of which the log has the overdue event.
+func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, overdue map[runstore.RunID]int64) (g *feedPage, more, appendable bool, err error) {
 	g, appendable = &feedPage{By: rand.Uint64(), number: q.end}, true
 	left := int64(maxPageEvents)
 	name := func(id runstore.RunID, generation, through, last, pagedFrom int64) {
@@ -368,7 +374,7 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 	}
 	var keys []string
 	for _, id := range ids {
-		if last, fed, known := q.known(id); own && known {
+		if last, fed, known := q.known(id); overdue == nil && known {
 			name(id, last.generation, fed.seq, last.seq, last.pagedFrom)
 		} else {
 			keys = append(keys, runKey(id))
@@ -395,6 +401,9 @@ func (q *sequencer) compose(ctx context.Context, ids []runstore.RunID, own bool)
 		}
 		through := max(x.through, q.named(id, parsed.head.Generation))
 		q.fed[id] = progress{generation: parsed.head.Generation, seq: through}
+		if due, there := overdue[id]; there && through >= due {
+			return nil // the handle that has committed the later events appends them
+		}
 		name(id, parsed.head.Generation, through, parsed.head.Seq, parsed.head.pagedFrom())
 		return nil
 	})

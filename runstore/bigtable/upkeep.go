@@ -31,6 +31,9 @@ type upkeep struct {
 	// The goroutine of the scans owns the following.
 	scans    int
 	observed [shards]observedClaim
+	// lacks has the last events of runs whose row does not say that the feed has them, as the present scan
+	// has found them, and lacked those of the scan before.
+	lacks, lacked map[runGeneration]int64
 }
 
 // claim names the handle that scans a shard of the marks. The zero claim is no claim.

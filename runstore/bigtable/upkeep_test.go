@@ -55,6 +55,37 @@ func TestOrphanScansOfManyHandles(t *testing.T) {
 	}
 }
 
+// An orphan scan leaves the events of a live handle to that handle, and its page open. It publishes what the
+// feed still lacks at the next scan, because the handle has died.
+func TestOrphanScanLeavesLiveHandles(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	live, scanner := openBare(t, table), openBare(t, table)
+	lease := hold(t, live, "run")
+	published := func(want int) {
+		t.Helper()
+		if got := len(whole(t, live, 0, 100, nil)); got != want {
+			t.Errorf("the feed has %d events, want %d", got, want)
+		}
+	}
+	const commits = 5
+	for i := range commits {
+		commit(t, live, appending(lease, fmt.Sprint(i)))
+		bigtable.OrphanScanOnce(t.Context(), scanner)
+		published(i)
+		bigtable.PublishPending(t.Context(), live)
+		published(i + 1)
+	}
+	if pages := keys(t, raw(t, table), "l"); len(pages) != 1 {
+		t.Errorf("the log has %d pages, want the one that the live handle appends to", len(pages))
+	}
+	commit(t, live, appending(lease, "of a handle that dies"))
+	bigtable.OrphanScanOnce(t.Context(), scanner)
+	published(commits)
+	bigtable.OrphanScanOnce(t.Context(), scanner)
+	published(commits + 1)
+}
+
 // The shards of a handle that has died are claimed by others, those of one that was closed at once. A
 // handle that comes back finds them taken.
 func TestClaimsOfTheDead(t *testing.T) {

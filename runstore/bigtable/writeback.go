@@ -81,11 +81,7 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 			continue
 		}
 		if g.isOpen() && (found[number+1] != nil || q.open != nil && q.lastReview == pageState{number, g.entries}) {
-			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // another handle has frozen it
-				now, unread := q.store.readPages(ctx, number)
-				g, err = now[number], unread
-			}
-			if err != nil || g == nil {
+			if g, err = q.store.closePage(ctx, g, number+1); err != nil || g == nil {
 				return nil, err
 			}
 		}

@@ -1,0 +1,50 @@
+package optimistic
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// Turns lets operations of one process take turns that would lose to each other: those with the same
+// key wait for each other, first come, first served. The zero value is ready for use.
+type Turns[K comparable] struct {
+	mu    sync.Mutex
+	turns map[K]*turn
+}
+
+type turn struct {
+	taken chan struct{} // holds a value while an operation has its turn
+	users int           // operations that have their turn or wait for it; guarded by Turns.mu
+}
+
+// Take waits for the caller's turn and returns a function that ends it. op is that of the error if
+// ctx ends before, ErrUnavailable.
+func (t *Turns[K]) Take(ctx context.Context, key K, op string) (end func(), err error) {
+	t.mu.Lock()
+	if t.turns == nil {
+		t.turns = map[K]*turn{}
+	}
+	mine := t.turns[key]
+	if mine == nil {
+		mine = &turn{taken: make(chan struct{}, 1)}
+		t.turns[key] = mine
+	}
+	mine.users++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if mine.users--; mine.users == 0 {
+			delete(t.turns, key)
+		}
+	}
+	select {
+	case mine.taken <- struct{}{}:
+		return func() { <-mine.taken; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, &runstore.OpError{Op: op, Err: runstore.ErrUnavailable, Cause: context.Cause(ctx)}
+	}
+}
