@@ -72,12 +72,25 @@ func positionOf(number, place int64) int64 { return number<<positionBits | place
 
 // readPages reads the pages of the log that exist among numbers.
 func (s *engine) readPages(ctx context.Context, numbers ...int64) (map[int64]*feedPage, error) {
-	keys := make([]string, len(numbers))
-	for i, n := range numbers {
-		keys[i] = logKey(n)
+	found, _, err := s.readPagesAnd(ctx, nil, numbers)
+	return found, err
+}
+
+// readPagesAndHint is readPages and hint in one request.
+func (s *engine) readPagesAndHint(ctx context.Context, numbers []int64) (found map[int64]*feedPage, hint int64, err error) {
+	return s.readPagesAnd(ctx, []string{kindHint}, numbers)
+}
+
+func (s *engine) readPagesAnd(ctx context.Context, keys []string, numbers []int64) (found map[int64]*feedPage, hint int64, err error) {
+	for _, n := range numbers {
+		keys = append(keys, logKey(n))
 	}
-	found := map[int64]*feedPage{}
-	err := s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
+	found = map[int64]*feedPage{}
+	err = s.readList(ctx, keys, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
+		if r.Key() == kindHint {
+			hint = hintOf(r)
+			return nil
+		}
 		g, value := &feedPage{}, cell(r, familyOther, "")
 		if value == nil { // an append that arrived after the page had been removed
 			found[fromBE64(r.Key()[len(r.Key())-8:])] = nil
@@ -93,7 +106,7 @@ func (s *engine) readPages(ctx context.Context, numbers ...int64) (map[int64]*fe
 		found[g.number] = g
 		return nil
 	})
-	return found, err
+	return found, hint, err
 }
 
 // follow calls f for the pages from number on. It stops where there is no page, after an open page, and

@@ -101,6 +101,29 @@ func TestAppendToAFrozenPage(t *testing.T) {
 	}
 }
 
+// The first handle that finds a page complete records its positions. The others learn that from the hint,
+// with the request that reads the page.
+func TestPageIsWrittenBackOnce(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	handles := bareHandles(t, table, 2)
+	inPages(t, handles, 1)
+	writeBack := func(s *bigtable.Store) {
+		if err := bigtable.WriteBack(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeBack(handles[0])
+	writeBack(handles[0]) // closes the page that is idle
+	if n := requestsOf(t, table, func() { writeBack(handles[1]) }); n != 1 {
+		t.Errorf("%d requests of the second handle, want one", n)
+	}
+	inPages(t, handles, 1)
+	if n := len(whole(t, handles[1], 0, 100, nil)); n != 4 {
+		t.Errorf("the feed has %d events, want 4", n)
+	}
+}
+
 // A page that is full is followed by another one, and a handle that finds it full goes on there.
 func TestPageIsFull(t *testing.T) {
 	t.Parallel()

@@ -250,7 +250,7 @@ func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool)
 		if err != nil {
 			return false, err
 		}
-		q.setEnd(now)
+		q.learn(now)
 		if has {
 			err = q.store.prunePage(ctx, now)
 		}
@@ -260,7 +260,7 @@ func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool)
 		// Other handles may have appended events that g names, so the caller composes g again.
 		now, err := q.store.closePage(ctx, q.open, q.open.number+1)
 		if err == nil {
-			q.setEnd(now)
+			q.learn(now)
 		}
 		return false, err
 	}
@@ -302,6 +302,15 @@ func (q *sequencer) catchUp(ctx context.Context) error {
 		q.end, q.endReadAt = end, q.store.clock.local.Read()
 	}
 	return err
+}
+
+// learn records what an append has returned. A page that ends an epoch makes void what the handle knew of the
+// log: a failover may have lost entries that the handle has seen.
+func (q *sequencer) learn(g *feedPage) {
+	if g != nil && g.stamp() > 0 {
+		g = nil
+	}
+	q.setEnd(g)
 }
 
 // setEnd records the last page of the log that the handle knows. If g is nil, what the handle knew of the log is wrong, and

@@ -38,8 +38,9 @@ func (q *sequencer) propagateAll(ctx context.Context) (void []runstore.RunID, er
 	return nil, nil
 }
 
-// review reads the recent pages that are not complete again, with one request for many. It drops void
-// pages and returns their runs, and it freezes pages that are closed. It closes the page that ends the
+// review reads the hint, and the recent pages that are not complete again, with one request for many. It
+// drops void pages and returns their runs, drops pages that another handle has written back, and freezes
+// pages that are closed. It closes the page that ends the
 // log if no handle has appended since the last review, or if a program of format 4 has created the next
 // page.
 //
@@ -64,7 +65,7 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 		asked[q.end+1] = true
 	}
 	when := q.store.observe()
-	found, err := q.store.readPages(ctx, slices.Collect(maps.Keys(asked))...)
+	found, hint, err := q.store.readPagesAndHint(ctx, slices.Collect(maps.Keys(asked)))
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +98,7 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 	if q.open != nil {
 		q.lastReview = pageState{q.end, q.open.entries}
 	}
+	maps.DeleteFunc(q.recent, func(number int64, _ *feedPage) bool { return number <= hint }) // another handle has written them back
 	return nil, nil
 }
 
@@ -180,14 +182,20 @@ func (s *engine) advanceHint(ctx context.Context, hint int64) error {
 // hint returns the number up to which all pages are written back to the rows of their runs.
 func (s *engine) hint(ctx context.Context) (hint int64, err error) {
 	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
-		value := cell(r, familyOther, columnHint)
-		if value == nil { // no program of format 5 has opened the store yet
-			value = cell(r, familyOther, "")
-		}
-		if len(value) == 8 { // otherwise rounds begin with the first page
-			hint = fromBE64(string(value))
-		}
+		hint = hintOf(r)
 		return nil
 	})
 	return hint, err
+}
+
+// hintOf returns the hint in its row, or 0: then rounds begin with the first page.
+func hintOf(r bigtable.Row) int64 {
+	value := cell(r, familyOther, columnHint)
+	if value == nil { // no program of format 5 has opened the store yet
+		value = cell(r, familyOther, "")
+	}
+	if len(value) != 8 {
+		return 0
+	}
+	return fromBE64(string(value))
 }
