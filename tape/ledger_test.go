@@ -44,6 +44,7 @@ func TestWaitingForATurn(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- charge(ctx, tp, usd) }()
 			time.Sleep(time.Second) // longer than the pause of a caller that has lost
+			synctest.Wait()
 			return done
 		}
 		first := start(t.Context(), 10)
