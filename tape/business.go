@@ -68,7 +68,8 @@ type registrar struct {
 // error except runstore.ErrUnknownOutcome the effect is not begun and will not be.
 func (t *Tape) commitRegistered(ctx context.Context, b runstore.Batch, begun Effect) (runstore.Committed, Effect, error) {
 	r := registrar{t: t, begin: b, effect: begun, registry: businessRun(begun.Connector, begun.BusinessKey)}
-	// The first attempt waits for no other one, because that may have been paused: settle ends it.
+	// The first attempt waits for no other caller: one that is beginning the effect may have been paused,
+	// and settle ends its attempt.
 	retries := t.retriesAfterLoss(registeredKey, r.registry)
 	defer retries.leave()
 	for free := (registrationState{}); ; { // the first round assumes a pair without a registration
@@ -184,7 +185,7 @@ func (r registrar) find(ctx context.Context, s registrationState) (registrationS
 }
 
 // voidAfter is the number of looks at a pair whose effect is being begun, after which the creator
-// is presumed dead. With the pauses between looks this takes about 130 ms plus the time of some 20
+// is presumed dead. With the pauses between looks this takes about 225 ms plus the time of some 20
 // reads, several times what a live creator takes on the same engine. A slower creator starts over.
 const voidAfter = 8
 

@@ -103,7 +103,7 @@ func meetsCompaction(err error) bool {
 }
 
 // pace limits and spaces the rounds of a compaction that lose to other writers. Unlike [retries] it
-// takes no turn: a round may be long, and other rows share the turn.
+// takes no turn: a round may be long.
 type pace struct{ n int }
 
 // next pauses and returns nil, or returns lost, the conflict, if there were too many rounds or ctx

@@ -21,7 +21,9 @@
 //
 // Each row is one record. A transition reads the row, decides, and writes it with its journal
 // entries if the record is still at the version that was read (compare-and-swap); see ledger. The
-// store's clock is the only one: a deadline is stored relative to the commit that sets it.
+// store's clock is the only one: a deadline is stored relative to the commit that sets it. The
+// operations of one Tape on one row take turns. If the context of an operation ends before its turn, it
+// returns runstore.ErrUnavailable and has written nothing.
 //
 //	effect      PENDING to CONFIRMED, FAILED or UNKNOWN by CompleteEffect; PENDING and UNKNOWN by
 //	            ReconcileEffect; any but CONFIRMED by RecordExternalObservation, which may send it back

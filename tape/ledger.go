@@ -167,13 +167,14 @@ type rowID struct {
 }
 
 // retries are the attempts of one operation at changing a row. The operations of this process on one
-// row take turns, because of those that read the same version all but one would lose. So an operation
-// loses only to other processes, and pauses before it tries again.
+// row take turns: if several read the same version, only one of them can write. So an operation loses
+// to other processes, and to operations that change the row together with another one, in the turn
+// of that. It pauses before it tries again.
 type retries struct {
-	t   *Tape
-	row rowID
-	end func() // ends the turn; nil before the turn
-	n   int
+	t        *Tape
+	row      rowID
+	end      func() // ends the turn; nil before the turn
+	n, rests int
 }
 
 // retries waits for the operation's turn. The caller must call leave.
@@ -192,7 +193,7 @@ func (t *Tape) retriesAfterLoss(key runstore.RecordKey, run runstore.RunID) *ret
 
 func (r *retries) takeTurn(ctx context.Context) (err error) {
 	r.end, err = r.t.turns.Take(ctx, r.row, "wait for other writers")
-	return err
+	return ofRun(r.row.run, err)
 }
 
 // next waits and returns nil, or returns lost, the conflict, if there were too many attempts or ctx
@@ -202,12 +203,21 @@ func (r *retries) next(ctx context.Context, lost error) error {
 		return lost
 	}
 	if r.end != nil {
-		return optimistic.Rest(ctx, r.n-1, lost)
+		r.rests++
+		return optimistic.Rest(ctx, r.rests-1, lost)
 	}
 	if r.takeTurn(ctx) != nil {
 		return lost
 	}
 	return nil
+}
+
+// ofRun adds the run to an error of optimistic.Turns.
+func ofRun(run runstore.RunID, err error) error {
+	if op := (*runstore.OpError)(nil); errors.As(err, &op) {
+		op.Run = run
+	}
+	return err
 }
 
 func (r *retries) leave() {

@@ -66,7 +66,8 @@ func (t *Tape) leadTurn(ctx context.Context, lead runstore.RunID) (end func(), e
 	if _, multi := runstore.As[runstore.MultiCommitter](t.store); multi {
 		return func() {}, nil
 	}
-	return t.leads.Take(ctx, lead, "step over two runs")
+	end, err = t.leads.Take(ctx, lead, "step over two runs")
+	return end, ofRun(lead, err)
 }
 
 // createShared creates the run of a session, a value or a shard, unless it exists. The run is

@@ -36,7 +36,7 @@ type Claims[E, C any] struct {
 	Rules  Rules
 	Holder string
 	Ends   runstore.When
-	// Turns has the callers in this process that claim from one index take turns.
+	// Turns are those of the callers in this process, by index.
 	Turns *optimistic.Turns[runstore.IndexName]
 	// Log receives what a call cannot return.
 	Log *slog.Logger

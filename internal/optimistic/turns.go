@@ -7,8 +7,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Turns lets operations of one process take turns that would lose to each other: those with the same
-// key wait for each other, first come, first served. The zero value is ready for use.
+// Turns is a lock for each key, for operations of one process that would lose to each other. Those with
+// the same key wait for each other, first come, first served. The zero value is ready for use.
 type Turns[K comparable] struct {
 	mu    sync.Mutex
 	turns map[K]*turn
@@ -19,7 +19,7 @@ type turn struct {
 	users int           // operations that have their turn or wait for it; guarded by Turns.mu
 }
 
-// Take waits for the caller's turn and returns a function that ends it. op is that of the error if
+// Take waits for the caller's turn and returns a function that ends it, to be called once. op is that of the error if
 // ctx ends before, ErrUnavailable.
 func (t *Turns[K]) Take(ctx context.Context, key K, op string) (end func(), err error) {
 	t.mu.Lock()

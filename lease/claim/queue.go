@@ -49,7 +49,7 @@ type Queue struct {
 	opts  QueueOptions
 	rules delivery.Rules
 	due   runstore.IndexName
-	// turns has the calls of Claim take turns, so that the claims of one handle do not conflict.
+	// turns are those of the calls of Claim, so that the claims of one handle do not conflict.
 	turns optimistic.Turns[runstore.IndexName]
 }
 

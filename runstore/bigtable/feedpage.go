@@ -185,9 +185,8 @@ func (g *feedPage) withPage(cell []byte) *feedPage {
 // isOpen reports whether handles may append to the page.
 func (g *feedPage) isOpen() bool { return g != nil && g.openState != nil && g.openState.open }
 
-// appendToPage appends an entry to a page. It returns the page after that, which is complete if another handle
-// has frozen it, and nil if it was removed. It reports whether the entry counts. If it does not count, the page
-// was closed before.
+// appendToPage appends an entry to a page. It returns the page after that, or nil if the page was frozen or
+// removed, and reports whether the entry counts. If it does not count, the page was closed before.
 func (s *engine) appendToPage(ctx context.Context, g *feedPage, e pageEntry) (now *feedPage, has bool, err error) {
 	e.nonce = rand.Uint64()
 	when := s.observe()
@@ -200,8 +199,7 @@ func (s *engine) appendToPage(ctx context.Context, g *feedPage, e pageEntry) (no
 		if err == nil { // of several copies of the request, the first counts
 			now := (&feedPage{By: g.By, Ranges: g.Ranges[:g.created], number: g.number, created: g.created}).withPage(cell(r, familyOther, columnPage))
 			if now.openState == nil && now.damage == nil {
-				now, err := s.frozen(ctx, g)
-				return now, false, err
+				return nil, false, nil
 			}
 			if now.damage != nil {
 				return now, false, nil
@@ -215,15 +213,6 @@ func (s *engine) appendToPage(ctx context.Context, g *feedPage, e pageEntry) (no
 			return nil, false, outcome.Unavailable(s.explain(outcome.Cause(ctx, err)))
 		}
 	}
-}
-
-// frozen returns the complete page that an open page has become, or nil if it was removed.
-func (s *engine) frozen(ctx context.Context, g *feedPage) (*feedPage, error) {
-	found, err := s.readPages(ctx, g.number)
-	if now := found[g.number]; err == nil && now != nil && now.By == ^g.By {
-		return now, nil
-	}
-	return nil, err
 }
 
 // written is the time at which this handle wrote a version of a page's cell, and the version's timestamp.

@@ -80,27 +80,6 @@ func TestAppendsOfManyHandles(t *testing.T) {
 	}
 }
 
-// A handle whose page was closed and frozen by another one reads that page and what follows, but neither the
-// hint nor the rows of its runs: three requests more than an append.
-func TestAppendToAFrozenPage(t *testing.T) {
-	t.Parallel()
-	table := newTable(t)
-	handles := bareHandles(t, table, 2)
-	inPages(t, handles, 1)
-	for range 2 { // the second one closes the page that is idle, and freezes it
-		if err := bigtable.WriteBack(t.Context(), handles[0]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	commit(t, handles[1], signal("run 1", "late"))
-	if n := requestsOf(t, table, func() { bigtable.PublishPending(t.Context(), handles[1]) }); n != 4 {
-		t.Errorf("%d requests, want an append, the reads of the frozen page and of those behind it, and the creation of a page", n)
-	}
-	if n := len(whole(t, handles[0], 0, 100, nil)); n != 3 {
-		t.Errorf("the feed has %d events, want 3", n)
-	}
-}
-
 // The first handle that finds a page complete records its positions. The others learn that from the hint,
 // with the request that reads the page.
 func TestPageIsWrittenBackOnce(t *testing.T) {

@@ -28,7 +28,7 @@ import (
 
 const (
 	// orphanScanEvery is how often the handle that claimed a shard of the marks scans it, on
-	// average. 4 s: the events of a handle that died reach the feed within seconds, by two scans.
+	// average. 4 s: two scans publish the events of a handle that died, within 12 s.
 	orphanScanEvery = 4 * time.Second
 	// idleAfter is how long a run is idle before its mark is deleted. 10 min: a mark costs each scan
 	// a read of the run's head, and setting a new one costs the run's next write a request.

@@ -41,7 +41,7 @@ type sequencer struct {
 	end  int64         // the number of open, or if that is nil the first number without a page
 	// open is the open page that the log ends with, or nil.
 	open       *feedPage
-	lastReview pageState                   // the state of open at the last review
+	lastReview pageState                   // the state of open at the last periodic review
 	recent     map[int64]*feedPage         // pages up to end that propagateAll may have to write back
 	created    map[int64]bool              // the numbers that this handle has created since the last review
 	endReadAt  localclock.Reading          // when the handle last read the end of the log
@@ -159,8 +159,8 @@ func (q *sequencer) publishPending(ctx context.Context) {
 	q.pending.add(ids...)
 }
 
-// publishOverdue publishes the runs of which the log does not have the given event: it appends all events
-// of theirs to the log, and writes their positions back to the rows of the runs.
+// publishOverdue publishes the runs of which the log does not have the given event, up to that event at
+// least, and writes their positions back to the rows of the runs.
 func (q *sequencer) publishOverdue(ctx context.Context, overdue map[runstore.RunID]int64) error {
 	return q.publish(ctx, overdue, slices.Collect(maps.Keys(overdue)))
 }
@@ -177,7 +177,7 @@ func (q *sequencer) writeBack(ctx context.Context) error {
 	if q.open == nil && len(q.recent) == 0 {
 		return nil
 	}
-	void, err := q.propagateAll(ctx)
+	void, err := q.propagateAll(ctx, true)
 	if len(void) > 0 {
 		q.pending.add(void...)
 	}
@@ -227,9 +227,12 @@ func (q *sequencer) publish(ctx context.Context, overdue map[runstore.RunID]int6
 			}
 		}
 		if writeBack || len(q.recent) >= maxRecent {
-			void, err := q.propagateAll(ctx)
+			void, err := q.propagateAll(ctx, false)
 			if err != nil {
 				return err
+			}
+			for _, id := range void {
+				delete(overdue, id) // all of its events are published again
 			}
 			if ids = append(ids, void...); len(void) > 0 {
 				continue
@@ -250,7 +253,7 @@ func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool)
 		if err != nil {
 			return false, err
 		}
-		q.learn(now)
+		q.setEnd(now)
 		if has {
 			err = q.store.prunePage(ctx, now)
 		}
@@ -260,7 +263,7 @@ func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool)
 		// Other handles may have appended events that g names, so the caller composes g again.
 		now, err := q.store.closePage(ctx, q.open, q.open.number+1)
 		if err == nil {
-			q.learn(now)
+			q.setEnd(now)
 		}
 		return false, err
 	}
@@ -304,16 +307,7 @@ func (q *sequencer) catchUp(ctx context.Context) error {
 	return err
 }
 
-// learn records what an append has returned. A page that ends an epoch makes void what the handle knew of the
-// log: a failover may have lost entries that the handle has seen.
-func (q *sequencer) learn(g *feedPage) {
-	if g != nil && g.stamp() > 0 {
-		g = nil
-	}
-	q.setEnd(g)
-}
-
-// setEnd records the last page of the log that the handle knows. If g is nil, what the handle knew of the log is wrong, and
+// setEnd records the page that the log ends with. If g is nil, what the handle knew of the log is wrong, and
 // the next round begins with the hint.
 func (q *sequencer) setEnd(g *feedPage) {
 	q.open = nil
@@ -322,10 +316,7 @@ func (q *sequencer) setEnd(g *feedPage) {
 		return
 	}
 	q.record(g)
-	if q.end = g.next(); g.openState != nil { // the log may have gone on far behind a complete page
-		q.endReadAt = q.store.clock.local.Read()
-	}
-	if g.isOpen() {
+	if q.end, q.endReadAt = g.next(), q.store.clock.local.Read(); g.isOpen() {
 		q.end, q.open = g.number, g
 	}
 }

@@ -31,8 +31,8 @@ type upkeep struct {
 	// The goroutine of the scans owns the following.
 	scans    int
 	observed [shards]observedClaim
-	// lacks has the last events of runs whose row does not say that the feed has them, as the present scan
-	// has found them, and lacked those of the scan before.
+	// lacks maps each run whose row does not say that the feed has all its events to its last event, as the
+	// present scan has read it. lacked is that map of the previous scan.
 	lacks, lacked map[runGeneration]int64
 }
 

@@ -14,8 +14,10 @@ import (
 // propagateAll writes the positions in the recent complete pages back to the rows of their runs, then
 // advances the hint. If there are void pages, it writes nothing back and returns their runs: the log may
 // lack their events.
-func (q *sequencer) propagateAll(ctx context.Context) (void []runstore.RunID, err error) {
-	if void, err = q.review(ctx); err != nil || len(void) > 0 {
+//
+// periodic is set for the call that is made every few seconds; see review.
+func (q *sequencer) propagateAll(ctx context.Context, periodic bool) (void []runstore.RunID, err error) {
+	if void, err = q.review(ctx, periodic); err != nil || len(void) > 0 {
 		return void, err
 	}
 	rows := map[string]mutation{}
@@ -41,7 +43,7 @@ func (q *sequencer) propagateAll(ctx context.Context) (void []runstore.RunID, er
 // review reads the hint, and the recent pages that are not complete again, with one request for many. It
 // drops void pages and returns their runs, drops pages that another handle has written back, and freezes
 // pages that are closed. It closes the page that ends the
-// log if no handle has appended since the last review, or if a program of format 4 has created the next
+// log if no handle has appended between two periodic reviews, or if a program of format 4 has created the next
 // page.
 //
 // A page is void if its block was compacted before the page was created. A handle that was suspended
@@ -49,7 +51,7 @@ func (q *sequencer) propagateAll(ctx context.Context) (void []runstore.RunID, er
 // number since and removed it. No reader finds the page. The check needs no clock, which may stand still
 // while a machine is suspended. If the handle dies before the check, it has written nothing back, so the
 // orphan scan publishes the events again.
-func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err error) {
+func (q *sequencer) review(ctx context.Context, periodic bool) (void []runstore.RunID, err error) {
 	asked := map[int64]bool{}
 	for number := range q.created {
 		if start := blockStart(number); start != number {
@@ -81,8 +83,12 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 			delete(q.recent, number)
 			continue
 		}
-		if g.isOpen() && (found[number+1] != nil || q.open != nil && q.lastReview == pageState{number, g.entries}) {
-			if g, err = q.store.closePage(ctx, g, number+1); err != nil || g == nil {
+		if g.isOpen() && (found[number+1] != nil || periodic && q.open != nil && q.lastReview == pageState{number, g.entries}) {
+			if g, err = q.store.closePage(ctx, g, number+1); err == nil && g == nil { // another handle has frozen it
+				now, unread := q.store.readPages(ctx, number)
+				g, err = now[number], unread
+			}
+			if err != nil || g == nil {
 				return nil, err
 			}
 		}
@@ -95,7 +101,7 @@ func (q *sequencer) review(ctx context.Context) (void []runstore.RunID, err erro
 			q.setEnd(g)
 		}
 	}
-	if q.open != nil {
+	if periodic && q.open != nil {
 		q.lastReview = pageState{q.end, q.open.entries}
 	}
 	maps.DeleteFunc(q.recent, func(number int64, _ *feedPage) bool { return number <= hint }) // another handle has written them back
