@@ -76,14 +76,20 @@ func TestOrphanScanLeavesLiveHandles(t *testing.T) {
 		bigtable.PublishPending(t.Context(), live)
 		published(i + 1)
 	}
+	for range 3 { // in a row, as of a handle whose shards are apart
+		bigtable.OrphanScanOnce(t.Context(), scanner)
+	}
+	commit(t, live, appending(lease, "last"))
+	bigtable.PublishPending(t.Context(), live)
+	published(commits + 1)
 	if pages := keys(t, raw(t, table), "l"); len(pages) != 1 {
 		t.Errorf("the log has %d pages, want the one that the live handle appends to", len(pages))
 	}
 	commit(t, live, appending(lease, "of a handle that dies"))
 	bigtable.OrphanScanOnce(t.Context(), scanner)
-	published(commits)
-	bigtable.OrphanScanOnce(t.Context(), scanner)
 	published(commits + 1)
+	bigtable.OrphanScanOnce(t.Context(), scanner)
+	published(commits + 2)
 }
 
 // The shards of a handle that has died are claimed by others, those of one that was closed at once. A
