@@ -185,7 +185,7 @@ func (r registrar) find(ctx context.Context, s registrationState) (registrationS
 }
 
 // voidAfter is the number of looks at a pair whose effect is being begun, after which the creator
-// is presumed dead. With the pauses between looks this takes about 225 ms plus the time of some 20
+// is presumed dead. With the pauses between looks this takes about 130 ms plus the time of some 20
 // reads, several times what a live creator takes on the same engine. A slower creator starts over.
 const voidAfter = 8
 

@@ -169,12 +169,12 @@ type rowID struct {
 // retries are the attempts of one operation at changing a row. The operations of this process on one
 // row take turns: if several read the same version, only one of them can write. So an operation loses
 // to other processes, and to operations that change the row together with another one, in the turn
-// of that. It pauses before it tries again.
+// of that. It tries again at once the first time, and pauses before each later attempt.
 type retries struct {
-	t        *Tape
-	row      rowID
-	end      func() // ends the turn; nil before the turn
-	n, rests int
+	t   *Tape
+	row rowID
+	end func() // ends the turn; nil before the turn
+	n   int
 }
 
 // retries waits for the operation's turn. The caller must call leave.
@@ -202,14 +202,13 @@ func (r *retries) next(ctx context.Context, lost error) error {
 	if r.n++; r.n == optimistic.MaxAttempts {
 		return lost
 	}
-	if r.end != nil {
-		r.rests++
-		return optimistic.Rest(ctx, r.rests-1, lost)
-	}
-	if r.takeTurn(ctx) != nil {
+	if r.end == nil && r.takeTurn(ctx) != nil {
 		return lost
 	}
-	return nil
+	if r.n == 1 {
+		return nil
+	}
+	return optimistic.Rest(ctx, r.n-2, lost)
 }
 
 // ofRun adds the run to an error of optimistic.Turns.
