@@ -167,9 +167,9 @@ type rowID struct {
 }
 
 // retries are the attempts of one operation at changing a row. The operations of this process on one
-// row take turns: if several read the same version, only one of them can write. So an operation loses
-// to other processes, and to operations that change the row together with another one, in the turn
-// of that. It tries again at once the first time, and pauses before each later attempt.
+// row take turns: if several read the same version, only one of them can write. An operation can still
+// lose to another process, and to an operation that changes this row during the turn of another row.
+// It tries again at once the first time, and pauses before each later attempt.
 type retries struct {
 	t   *Tape
 	row rowID

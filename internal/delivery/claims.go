@@ -36,7 +36,7 @@ type Claims[E, C any] struct {
 	Rules  Rules
 	Holder string
 	Ends   runstore.When
-	// Turns are those of the callers in this process, by index.
+	// Turns makes the callers in this process that claim from the same index wait for each other.
 	Turns *optimistic.Turns[runstore.IndexName]
 	// Log receives what a call cannot return.
 	Log *slog.Logger

@@ -19,8 +19,9 @@ type turn struct {
 	users int           // operations that have their turn or wait for it; guarded by Turns.mu
 }
 
-// Take waits for the caller's turn and returns a function that ends it, to be called once. op is that of the error if
-// ctx ends before, ErrUnavailable.
+// Take waits for the caller's turn and returns a function that ends it. The caller must call that
+// function exactly once. If ctx ends before the turn, the error is runstore.ErrUnavailable for the
+// operation op.
 func (t *Turns[K]) Take(ctx context.Context, key K, op string) (end func(), err error) {
 	t.mu.Lock()
 	if t.turns == nil {

@@ -49,7 +49,7 @@ type Queue struct {
 	opts  QueueOptions
 	rules delivery.Rules
 	due   runstore.IndexName
-	// turns are those of the calls of Claim, so that the claims of one handle do not conflict.
+	// turns makes calls of Claim on one handle wait for each other, so that they do not conflict.
 	turns optimistic.Turns[runstore.IndexName]
 }
 

@@ -42,9 +42,8 @@ func (q *sequencer) propagateAll(ctx context.Context, periodic bool) (void []run
 
 // review reads the hint, and the recent pages that are not complete again, with one request for many. It
 // drops void pages and returns their runs, drops pages that another handle has written back, and freezes
-// pages that are closed. It closes the page that ends the
-// log if no handle has appended between two periodic reviews, or if a program of format 4 has created the next
-// page.
+// pages that are closed. It closes the page that ends the log if no handle has appended between two periodic
+// reviews, or if a program of format 4 has created the next page.
 //
 // A page is void if its block was compacted before the page was created. A handle that was suspended
 // creates such a page: it takes the number for the end of the log, but other handles have used the
