@@ -141,10 +141,7 @@ func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
 		if made && !undecidable(err) {
 			removeMark(ctx, c.store, in, in.mark)
 		}
-		result, again, refusal := c.resolveRefusal(ctx, err)
-		// The step in progress may have been completed by its own caller before resolveRefusal
-		// looked for it.
-		return result, again || refusal == err && meetsIntent(err), refusal
+		return c.resolveLeadRefusal(ctx, err)
 	}
 	end, err := complete(ctx, c.store, c.fence(), in, versionAt(done, 0))
 	return end.toCaller(err)
@@ -191,9 +188,16 @@ func (c call) resolveUnmarked(ctx context.Context, err error) (Result, bool, err
 	asked := runstore.NewBatch(c.lead.Run(), c.fence(), Idle())
 	asked.Require(guardList(c.lead.Guards())...)
 	if _, first := c.store.Commit(ctx, asked); first != nil {
-		err = notApplied(c.lead.Run(), first)
+		return c.resolveLeadRefusal(ctx, notApplied(c.lead.Run(), first))
 	}
 	return c.resolveRefusal(ctx, err)
+}
+
+// resolveLeadRefusal is resolveRefusal for a write of the lead. A write that met another step is tried
+// again even if that step has ended since.
+func (c call) resolveLeadRefusal(ctx context.Context, err error) (Result, bool, error) {
+	result, again, refusal := c.resolveRefusal(ctx, err)
+	return result, again || refusal == err && meetsIntent(err), refusal
 }
 
 // resolveRefusal returns the result of a step whose first write failed with err. A definite refusal

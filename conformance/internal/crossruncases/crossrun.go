@@ -99,6 +99,13 @@ func Cases() []harness.Case {
 			all = append(all, c)
 		}
 	}
+	all = append(all, harness.Case{Guarantee: "I4", Name: "a-step-outlasts-another-of-its-lead-by-intent", Needs: []harness.Need{harness.NeedIntent}, Run: func(t harness.T, e *harness.Env) {
+		stepBesideStep(t, e, byIntent)
+	}, Doc: `
+		While a driver makes a step, another caller under the same fence begins one with a third run, before the
+		driver's first write or its second, and ends it before the driver reads what refused its write. The driver's
+		step is made, and is ErrNotFound if its other run is missing. A step that is refused for one that has ended is
+		a conflict that no read explains. The store's own CommitMulti is hidden.`})
 	return append(all, harness.Case{Guarantee: "I4", Name: "a-step-on-a-full-run-is-whole-by-intent", Needs: []harness.Need{harness.NeedIntent}, Run: func(t harness.T, e *harness.Env) {
 		stepFull(t, e, byIntent)
 	}, Doc: `

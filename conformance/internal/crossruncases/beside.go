@@ -1,0 +1,76 @@
+package crossruncases
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tapestore/tapestore/conformance/harness"
+	"github.com/tapestore/tapestore/conformance/internal/kit"
+	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// beside is a driver's store on which another caller makes a step: it calls begin before the driver's
+// commit number at, and end before the driver's next read of records.
+type beside struct {
+	runstore.RunStore
+	at         int
+	begin, end func()
+}
+
+func (s *beside) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if s.at--; s.at == 0 {
+		s.begin()
+	}
+	return s.RunStore.Commit(ctx, b)
+}
+
+func (s *beside) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	if end := s.end; end != nil && s.at <= 0 {
+		s.end = nil
+		end()
+	}
+	return s.RunStore.ReadRecords(ctx, id, q)
+}
+
+// stepBesideStep lets a driver's write meet a step that has ended when the driver looks for it.
+func stepBesideStep(t harness.T, e *harness.Env, m stepMode) {
+	ctx, network := t.Context(), m.lossless(e.Reopen(t))
+	for _, missing := range []bool{false, true} {
+		for at := 1; at <= 2; at++ {
+			what := fmt.Sprintf("another step begins before write %d, run missing %t", at, missing)
+			p := newPair(t, e, fmt.Sprintf("%d-%t", at, missing), false)
+			third := newPairWith(t, e, fmt.Sprintf("%d-%t-third", at, missing), p.other, false).lead
+			ended := false
+			s := &beside{RunStore: network, at: at}
+			s.begin = func() {
+				lead := runstore.NewBatch(p.lead, p.lease.Fence())
+				other := runstore.NewBatch(third, runstore.AtVersion("b", 1))
+				other.Put("b", []byte("theirs"))
+				hit := false
+				_, err := crossrun.Commit(ctx, m.on(e.Store, cutAt(3, kit.RequestLost, &hit)), lead, other)
+				kit.Equal(t, what+": its outcome before it ends", runstore.OutcomeOf(err), runstore.Unknown)
+			}
+			s.end = func() {
+				done, err := crossrun.Recover(ctx, network, p.lease.Fence())
+				ended = done.Applied
+				if err != nil {
+					t.Errorf("%s: recover: %v", what, err)
+				}
+			}
+			lead, other := p.step("step")
+			if missing {
+				lead, other = runstore.NewBatch(p.lead, p.lease.Fence()), runstore.NewBatch("missing", runstore.AtVersion("b", 1))
+			}
+			_, err := crossrun.Commit(ctx, s, lead, other)
+			if missing {
+				harness.Refused(t, what, err, runstore.ErrNotFound)
+			} else if err != nil {
+				t.Errorf("%s: the step: %v", what, err)
+			}
+			kit.Equal(t, what+": it was in progress until the driver read", ended, true)
+			kit.Equal(t, what+": what it wrote", string(kit.Record(t, e.Store, third, "b").Value), "theirs")
+			p.checkAtomic(t, e, what, "step", err)
+		}
+	}
+}
