@@ -47,6 +47,9 @@ type sequencer struct {
 	endReadAt  localclock.Reading          // when the handle last read the end of the log
 	fed        map[runstore.RunID]progress // of runs whose last events the pages before end name
 	epoch      int64                       // the epoch in which the handle learned the above
+	// newestStamp is the highest stamp of a page that the handle has seen: that of the next epoch if
+	// the page ends the log of an epoch.
+	newestStamp int64
 }
 
 // progress is how far a generation of a run has come: its last event, or the last that the log has.
@@ -171,7 +174,7 @@ func (q *sequencer) writeBack(ctx context.Context) error {
 		return err
 	}
 	defer func() { <-q.lock }()
-	if err := q.checkEpoch(ctx); err != nil {
+	if _, err := q.checkEpoch(ctx); err != nil {
 		return err
 	}
 	if q.open == nil && len(q.recent) == 0 {
@@ -205,7 +208,7 @@ func (q *sequencer) publish(ctx context.Context, overdue map[runstore.RunID]int6
 		return err
 	}
 	defer func() { <-q.lock }()
-	if err := q.checkEpoch(ctx); err != nil {
+	if _, err := q.checkEpoch(ctx); err != nil {
 		return err
 	}
 	writeBack := overdue != nil
@@ -213,6 +216,11 @@ func (q *sequencer) publish(ctx context.Context, overdue map[runstore.RunID]int6
 		if !known {
 			if err := q.catchUp(ctx); err != nil {
 				return err
+			}
+			if dropped, err := q.checkEpoch(ctx); err != nil {
+				return err
+			} else if dropped {
+				continue
 			}
 		}
 		g, more, appendable, err := q.compose(ctx, ids, overdue)
@@ -323,6 +331,7 @@ func (q *sequencer) setEnd(g *feedPage) {
 
 // record records a page of the log: a known one, or the one behind all known pages.
 func (q *sequencer) record(g *feedPage) {
+	q.newestStamp = max(q.newestStamp, g.stamp())
 	q.recent[g.number] = g
 	for _, r := range g.Ranges {
 		if known, there := q.fed[runstore.RunID(r.Run)]; there && known.generation == r.Generation {
@@ -340,7 +349,7 @@ func (q *sequencer) mayLack(ctx context.Context, id runstore.RunID, h *head, due
 	}
 	defer func() { <-q.lock }()
 	known := q.fed[id]
-	return known.generation != h.Generation || known.seq < due || h.isOld(q.store.currentEpoch()) || len(q.recent) == 0
+	return known.generation != h.Generation || known.seq < due || h.isOld(q.store.currentEpoch()) || h.Epoch > q.epoch || len(q.recent) == 0
 }
 
 // known returns what the handle remembers of a run's head and of the run's events in the log.

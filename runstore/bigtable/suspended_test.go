@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -353,5 +354,89 @@ func TestFeedAfterAFailoverThatWasSlept(t *testing.T) {
 	bigtable.PublishPending(t.Context(), old[0])
 	if n := len(whole(t, openBare(t, table), 0, 10, nil)); n != 7 {
 		t.Errorf("the feed has %d events, want 7", n)
+	}
+}
+
+// A handle that was suspended over a failover has events to publish that the failover lost. They do not
+// come into the feed, and each event of the history that goes on does once, whatever the handle does
+// first when it wakes.
+func TestFeedAfterAFailoverWithEventsToPublish(t *testing.T) {
+	t.Parallel()
+	writeBack := func(t *testing.T, s *bigtable.Store) {
+		t.Helper()
+		if err := bigtable.WriteBack(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		// asleep is the last that the handle does before it is suspended, and awake the first after.
+		asleep, awake func(t *testing.T, s *bigtable.Store)
+	}{
+		{name: "it appends to its page"},
+		{name: "it reviews its page", awake: writeBack},
+		{name: "it creates a page", asleep: func(t *testing.T, s *bigtable.Store) {
+			writeBack(t, s)
+			writeBack(t, s) // nothing was appended since, so it closes the page
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			tbl := raw(t, table)
+			handles := bareHandles(t, table, 2)
+			old, heir := handles[0], openBare(t, table)
+			inPages(t, handles[:1], 3)
+			if c.asleep != nil {
+				c.asleep(t, old)
+			}
+			survived := snapshot(t, tbl)
+			commit(t, old, signal("run 0", "lost"))
+			commit(t, old, signal("run 0", "lost"))
+			survived.rollBack(t, tbl)
+			if _, err := heir.RaiseEpoch(t.Context(), "failover"); err != nil {
+				t.Fatal(err)
+			}
+			if c.awake != nil {
+				c.awake(t, old)
+			}
+			bigtable.PublishPending(t.Context(), old)
+			var got []string
+			after, next := runstore.Position(0), map[runstore.RunID]runstore.Seq{}
+			for _, run := range []runstore.RunID{"run 1", "run 0", "run 0", "run 0"} {
+				commit(t, heir, signal(run, "next"))
+				bigtable.PublishPending(t.Context(), heir)
+				for _, e := range whole(t, heir, after, 10, next) {
+					got = append(got, fmt.Sprint(e.Run, " ", e.Seq, " ", string(e.Data)))
+					after = e.Position
+				}
+			}
+			want := []string{"run 0 1 0", "run 0 2 1", "run 0 3 2", "run 1 1 next", "run 0 4 next", "run 0 5 next", "run 0 6 next"}
+			if !slices.Equal(got, want) {
+				t.Errorf("the feed has the events %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// The orphan scan of a handle that was suspended over a failover publishes what another handle has
+// committed since and left behind, though the log that the handle remembers had events of these numbers.
+func TestOrphanScanAfterAFailoverThatWasSlept(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	tbl := raw(t, table)
+	handles := bareHandles(t, table, 1)
+	inPages(t, handles, 3)
+	survived := snapshot(t, tbl)
+	inPages(t, handles, 2)
+	survived.rollBack(t, tbl)
+	heir := openBare(t, table)
+	if _, err := heir.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, heir, signal("run 0", "next"))
+	bigtable.OrphanScan(t.Context(), handles[0])
+	if n := len(whole(t, openBare(t, table), 0, 10, nil)); n != 4 {
+		t.Errorf("the feed has %d events, want 4", n)
 	}
 }

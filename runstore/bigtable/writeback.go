@@ -139,26 +139,28 @@ func (q *sequencer) dropVoid(ctx context.Context, when observation, found map[in
 	return runs, nil
 }
 
-// checkEpoch drops what the handle knows of the log if the epoch was raised, because a failover may have
-// lost the log's end. The raise has written the positions in the log back to the rows of the runs. A
-// handle that stayed open during the failover finds the new epoch in the head of a run to which it
-// commits.
-func (q *sequencer) checkEpoch(ctx context.Context) error {
+// checkEpoch drops what the handle knows of the log if the epoch was raised, and reports whether it did: a
+// failover may have lost the log's end and events that the handle remembers. The raise has written the
+// positions in the log back to the rows of the runs. A handle that stayed open during the failover finds
+// the new epoch in the head of a run to which it commits, or in the page that ends the log of the former
+// epoch.
+func (q *sequencer) checkEpoch(ctx context.Context) (dropped bool, err error) {
 	q.mu.Lock()
-	ahead := q.newestEpoch
+	newest := q.newestEpoch
 	q.mu.Unlock()
 	now := q.store.currentEpoch()
-	if ahead > 0 && (now == nil || now.Epoch < ahead) {
+	if newest > 0 && (now == nil || now.Epoch < newest) || q.newestStamp > now.stamp() {
 		if _, err := q.store.readEpochs(ctx); err != nil {
-			return err
+			return false, err
 		}
 		now = q.store.currentEpoch()
 	}
-	if now != nil && now.Epoch != q.epoch {
-		q.reset()
-		q.epoch = now.Epoch
+	if now == nil || now.Epoch == q.epoch {
+		return false, nil
 	}
-	return nil
+	q.reset()
+	q.epoch = now.Epoch
+	return true, nil
 }
 
 // reset drops what the handle knows of the log, so that the next round begins with the hint.
