@@ -256,9 +256,20 @@ func (s *shardSet) hold(ctx context.Context, shard int) error {
 		return err
 	}
 	return g.keeper.Hold(ctx, granted, func(ctx context.Context, held *lease.Held) error {
-		if _, err := crossrun.Recover(ctx, g.store, held.Fence()); err != nil {
+		if err := recoverStep(ctx, g.store, held.Fence()); err != nil {
 			return err
 		}
 		return s.work(ctx, held, shard)
 	})
+}
+
+// recoveryTimeout bounds the recovery of a step: if the store never answered, the member would hold a
+// shard that it does not work on.
+const recoveryTimeout = 30 * time.Second
+
+func recoverStep(ctx context.Context, store runstore.RunStore, f runstore.Fence) error {
+	ctx, cancel := context.WithTimeout(ctx, recoveryTimeout)
+	defer cancel()
+	_, err := crossrun.Recover(ctx, store, f)
+	return err
 }

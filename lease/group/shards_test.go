@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/conformance/effort"
-	"github.com/tapestore/tapestore/crossrun"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/lease/group"
 	"github.com/tapestore/tapestore/runstore"
@@ -433,60 +432,6 @@ func TestManyShards(t *testing.T) {
 		t.Logf("%d shards have an owner; %d requests for %d leases", held, b.acquires, shards/2)
 		if held != shards || b.acquires > 5*shards/2 {
 			t.Errorf("want all %d, and at most 5 requests for each that moved", shards)
-		}
-	})
-}
-
-// dying is the store of a process that dies after its first commits. It cannot commit over two runs at
-// once.
-type dying struct {
-	runstore.RunStore
-	left int
-}
-
-func (s *dying) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	if s.left--; s.left < 0 {
-		return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrUnknownOutcome}
-	}
-	return s.RunStore.Commit(ctx, b)
-}
-
-// A step over two runs that the former owner of a shard left is completed before the work starts.
-func TestStepOfAFormerOwnerIsRecovered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(nil).Open()
-		shard := open(t, store, options()).ShardRun(0)
-		made, err := store.CreateRun(t.Context(), runstore.RunSpec{ID: shard, Lease: &runstore.LeaseSpec{Owner: "dead", TTL: ttl}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := store.CreateRun(t.Context(), runstore.RunSpec{ID: "other"}); err != nil {
-			t.Fatal(err)
-		}
-		here, there := runstore.NewBatch(shard, made.Lease.Fence()), runstore.NewBatch("other", runstore.AtVersion("record", 0))
-		here.Append("step", nil)
-		there.Append("step", nil)
-		if _, err := crossrun.Commit(t.Context(), &dying{store, 2}, here, there); !errors.Is(err, runstore.ErrUnknownOutcome) {
-			t.Fatalf("got %v, want that the step is cut short", err)
-		}
-		seen := make(chan int, 1)
-		join(t, store, group.MemberSpec{Name: "a"}, func(ctx context.Context, m *group.Membership) error {
-			return m.Shards(ctx, 1, func(ctx context.Context, _ *lease.Held, _ int) error {
-				n := 0
-				for _, id := range []runstore.RunID{shard, "other"} {
-					events, err := store.ReadJournal(ctx, id, 1, 10)
-					if err != nil {
-						t.Error(err)
-					}
-					n += len(events)
-				}
-				seen <- n
-				<-ctx.Done()
-				return context.Cause(ctx)
-			})
-		})
-		if n := <-seen; n != 2 {
-			t.Errorf("the work saw %d events of the step, want 2: one on each run", n)
 		}
 	})
 }

@@ -107,3 +107,59 @@ func (s *unreadable) ReadRecords(ctx context.Context, id runstore.RunID, q runst
 	}
 	return s.RunStore.ReadRecords(ctx, id, q)
 }
+
+// silent is a store that never answers the first request of one operation.
+type silent struct {
+	runstore.RunStore
+	op string
+}
+
+func (s *silent) silence(ctx context.Context, op string) error {
+	if s.op != op {
+		return nil
+	}
+	s.op = ""
+	<-ctx.Done()
+	return &runstore.OpError{Op: op, Err: runstore.ErrUnavailable, Cause: context.Cause(ctx)}
+}
+
+func (s *silent) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	if err := s.silence(ctx, "scan"); err != nil {
+		return nil, err
+	}
+	return s.RunStore.ScanIndex(ctx, q)
+}
+
+func (s *silent) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	if err := s.silence(ctx, "read the step in progress"); err != nil {
+		return nil, err
+	}
+	return s.RunStore.ReadRecords(ctx, id, q)
+}
+
+func (s *silent) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
+	if err := s.silence(ctx, "read the run"); err != nil {
+		return runstore.Run{}, err
+	}
+	return s.RunStore.GetRun(ctx, id)
+}
+
+// A request that the store never answers delays the work on a run, and does not keep it for ever.
+func TestRequestThatIsNeverAnswered(t *testing.T) {
+	for _, op := range []string{"scan", "read the step in progress", "read the run"} {
+		t.Run(op, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := memory.New(nil).Open()
+				create(t, store, "run", nil)
+				ran := 0
+				stop := run(t, finish(time.Second, func(runstore.RunID) { ran++ }),
+					worker(t, &silent{RunStore: store, op: op}, "worker", takeover.Options{}))
+				time.Sleep(5 * time.Minute)
+				stop()
+				if ran != 1 {
+					t.Errorf("the work ran %d times, want once", ran)
+				}
+			})
+		})
+	}
+}

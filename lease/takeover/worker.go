@@ -24,6 +24,9 @@ const (
 	// maxRepeats bounds how often a claim of unknown outcome is repeated. After that the lease, if
 	// it was granted, expires unused.
 	maxRepeats = 3
+	// requestTimeout bounds a scan, and the time from a grant to the work. If the store never answered,
+	// the worker would claim nothing more, or renew the lease of a run that it does not drive.
+	requestTimeout = 30 * time.Second
 )
 
 // Work drives a run under its lease. run is the run's head, read after the grant. Work must return
@@ -130,7 +133,7 @@ func (w *Worker) round(ctx context.Context, inFlight *sync.WaitGroup, work Work)
 	seen := map[runstore.RunID]bool{}
 	for {
 		sent := time.Now()
-		page, err := w.store.ScanIndex(ctx, query)
+		page, err := w.scan(ctx, query)
 		w.outage.Observe(w.keeper, sent, err)
 		if err != nil || len(page) == 0 {
 			return claimed, err
@@ -174,6 +177,12 @@ func (w *Worker) round(ctx context.Context, inFlight *sync.WaitGroup, work Work)
 			})
 		}
 	}
+}
+
+func (w *Worker) scan(ctx context.Context, query runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return w.store.ScanIndex(ctx, query)
 }
 
 // candidates returns the runs of a page that the worker may claim, in random order.
@@ -230,11 +239,7 @@ func lostRace(err error) bool {
 func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 	id := granted.Lease.Run
 	err := w.keeper.Hold(ctx, granted, func(ctx context.Context, held *lease.Held) error {
-		_, err := crossrun.Recover(ctx, w.store, held.Fence())
-		var run runstore.Run
-		if err == nil {
-			run, err = w.store.GetRun(ctx, id)
-		}
+		run, err := w.prepare(ctx, held)
 		if err != nil {
 			held.Abandon() // the work has not run, and the former holder's may be unfinished
 			return err
@@ -259,6 +264,16 @@ func (w *Worker) drive(ctx context.Context, granted lease.Granted, work Work) {
 	}
 	w.exclude(id, lost)
 	w.opts.Logger.Warn("takeover: the work on a run ended with an error", "run", id, "owner", w.owner, "token", granted.Lease.Token, "lost", lost, "error", err)
+}
+
+// prepare completes the step in progress that the run leads, if any, and returns the run's head.
+func (w *Worker) prepare(ctx context.Context, held *lease.Held) (runstore.Run, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if _, err := crossrun.Recover(ctx, w.store, held.Fence()); err != nil {
+		return runstore.Run{}, err
+	}
+	return w.store.GetRun(ctx, held.Fence().Run())
 }
 
 func (w *Worker) count(f func(*Status)) {
