@@ -37,6 +37,12 @@ func Publish(ctx context.Context, s *Store, ids ...runstore.RunID) error {
 	return s.engine.feed.publishOverdue(byTest(ctx), overdue)
 }
 
+// PublishAgain publishes the events of runs as after an error, which makes the runs pending again.
+func PublishAgain(ctx context.Context, s *Store, ids ...runstore.RunID) {
+	s.engine.feed.pending.add(ids...)
+	s.engine.feed.publishPending(byTest(ctx))
+}
+
 // Seal moves the events of a run that has many into segments.
 func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
 	ctx = byTest(ctx)

@@ -47,9 +47,9 @@ type sequencer struct {
 	endReadAt  localclock.Reading          // when the handle last read the end of the log
 	fed        map[runstore.RunID]progress // of runs whose last events the pages before end name
 	epoch      int64                       // the epoch in which the handle learned the above
-	// newestStamp is the highest stamp of a page that the handle has seen: that of the next epoch if
-	// the page ends the log of an epoch.
-	newestStamp int64
+	// reached is the highest number in the log of which the handle knows, and checked what it was when
+	// the handle last read the epochs.
+	reached, checked int64
 }
 
 // progress is how far a generation of a run has come: its last event, or the last that the log has.
@@ -311,6 +311,7 @@ func (q *sequencer) catchUp(ctx context.Context) error {
 	})
 	if err == nil {
 		q.end, q.endReadAt = end, q.store.clock.local.Read()
+		q.reached = max(q.reached, end)
 	}
 	return err
 }
@@ -327,11 +328,11 @@ func (q *sequencer) setEnd(g *feedPage) {
 	if q.end, q.endReadAt = g.next(), q.store.clock.local.Read(); g.isOpen() {
 		q.end, q.open = g.number, g
 	}
+	q.reached = max(q.reached, q.end)
 }
 
 // record records a page of the log: a known one, or the one behind all known pages.
 func (q *sequencer) record(g *feedPage) {
-	q.newestStamp = max(q.newestStamp, g.stamp())
 	q.recent[g.number] = g
 	for _, r := range g.Ranges {
 		if known, there := q.fed[runstore.RunID(r.Run)]; there && known.generation == r.Generation {

@@ -357,9 +357,9 @@ func TestFeedAfterAFailoverThatWasSlept(t *testing.T) {
 	}
 }
 
-// A handle that was suspended over a failover has events to publish that the failover lost. They do not
-// come into the feed, and each event of the history that goes on does once, whatever the handle does
-// first when it wakes.
+// A handle that was suspended over a failover has events to publish, of which the failover lost all but
+// one. The lost ones do not come into the feed, and each event of the history that goes on does once,
+// whether the handle appends, reviews its page or creates one when it wakes.
 func TestFeedAfterAFailoverWithEventsToPublish(t *testing.T) {
 	t.Parallel()
 	writeBack := func(t *testing.T, s *bigtable.Store) {
@@ -390,6 +390,7 @@ func TestFeedAfterAFailoverWithEventsToPublish(t *testing.T) {
 			if c.asleep != nil {
 				c.asleep(t, old)
 			}
+			commit(t, old, signal("run 0", "kept"))
 			survived := snapshot(t, tbl)
 			commit(t, old, signal("run 0", "lost"))
 			commit(t, old, signal("run 0", "lost"))
@@ -400,7 +401,9 @@ func TestFeedAfterAFailoverWithEventsToPublish(t *testing.T) {
 			if c.awake != nil {
 				c.awake(t, old)
 			}
-			bigtable.PublishPending(t.Context(), old)
+			for range 2 {
+				bigtable.PublishAgain(t.Context(), old, "run 0")
+			}
 			var got []string
 			after, next := runstore.Position(0), map[runstore.RunID]runstore.Seq{}
 			for _, run := range []runstore.RunID{"run 1", "run 0", "run 0", "run 0"} {
@@ -411,11 +414,51 @@ func TestFeedAfterAFailoverWithEventsToPublish(t *testing.T) {
 					after = e.Position
 				}
 			}
-			want := []string{"run 0 1 0", "run 0 2 1", "run 0 3 2", "run 1 1 next", "run 0 4 next", "run 0 5 next", "run 0 6 next"}
+			want := []string{"run 0 1 0", "run 0 2 1", "run 0 3 2", "run 0 4 kept", "run 1 1 next", "run 0 5 next", "run 0 6 next", "run 0 7 next"}
 			if !slices.Equal(got, want) {
 				t.Errorf("the feed has the events %q, want %q", got, want)
 			}
 		})
+	}
+}
+
+// A handle that was suspended over a failover remembers pages that were lost, and creates the next one in
+// the gap between the logs of two epochs, where no reader looks. Its periodic review finds that the log
+// goes on elsewhere, and the handle publishes again what survived.
+func TestPageInTheGapBetweenTwoEpochs(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	tbl := raw(t, table)
+	old := bareHandles(t, table, 1)
+	inPagesOfTheirOwn := func(rounds int) {
+		t.Helper()
+		for range rounds {
+			inPages(t, old, 1)
+			for range 2 { // the second call closes the page
+				if err := bigtable.WriteBack(t.Context(), old[0]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	inPagesOfTheirOwn(3)
+	commit(t, old[0], signal("run 0", "kept"))
+	survived := snapshot(t, tbl)
+	inPagesOfTheirOwn(3)
+	commit(t, old[0], signal("run 0", "lost"))
+	survived.rollBack(t, tbl)
+	heir := openBare(t, table)
+	if _, err := heir.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	bigtable.PublishPending(t.Context(), old[0])
+	if err := bigtable.WriteBack(t.Context(), old[0]); err != nil {
+		t.Fatal(err)
+	}
+	bigtable.PublishAgain(t.Context(), old[0], "run 0")
+	all := whole(t, openBare(t, table), 0, 10, nil)
+	if len(all) != 4 || string(all[3].Data) != "kept" {
+		t.Errorf("the feed has the events %+v, want four of which the last is kept", all)
 	}
 }
 

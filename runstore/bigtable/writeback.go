@@ -70,6 +70,7 @@ func (q *sequencer) review(ctx context.Context, periodic bool) (void []runstore.
 	if err != nil {
 		return nil, err
 	}
+	q.reached = max(q.reached, hint)
 	if void, err = q.dropVoid(ctx, when, found); err != nil || len(void) > 0 {
 		return void, err
 	}
@@ -141,19 +142,19 @@ func (q *sequencer) dropVoid(ctx context.Context, when observation, found map[in
 
 // checkEpoch drops what the handle knows of the log if the epoch was raised, and reports whether it did: a
 // failover may have lost the log's end and events that the handle remembers. The raise has written the
-// positions in the log back to the rows of the runs. A handle that stayed open during the failover finds
-// the new epoch in the head of a run to which it commits, or in the page that ends the log of the former
-// epoch.
+// positions in the log back to the rows of the runs. A handle that stayed open during the failover asks
+// for the epoch when it has committed to a run of a later one, and when it finds that the log goes on far
+// above what it knew: epochGap numbers are between the logs of two epochs.
 func (q *sequencer) checkEpoch(ctx context.Context) (dropped bool, err error) {
 	q.mu.Lock()
 	newest := q.newestEpoch
 	q.mu.Unlock()
 	now := q.store.currentEpoch()
-	if newest > 0 && (now == nil || now.Epoch < newest) || q.newestStamp > now.stamp() {
+	if newest > 0 && (now == nil || now.Epoch < newest) || q.reached-q.checked >= epochGap/2 {
 		if _, err := q.store.readEpochs(ctx); err != nil {
 			return false, err
 		}
-		now = q.store.currentEpoch()
+		now, q.checked = q.store.currentEpoch(), q.reached
 	}
 	if now == nil || now.Epoch == q.epoch {
 		return false, nil
