@@ -12,19 +12,39 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Suspend stops a process, but not within a transaction on the store: SQLite has one write lock for
-// the file, and a process that is stopped with it stops all others.
+// Suspend stops a process, but not within a write to the store. SQLite has one write lock for the file,
+// and the witness file has another one: a process that is stopped with either stops all others, and those
+// that wait for the latter do not look at their contexts.
 func (p *Process) Suspend(t testing.TB, store runstore.RunStore) {
 	t.Helper()
 	for {
 		p.signal(t, syscall.SIGSTOP)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		_, err := store.CreateRun(ctx, runstore.RunSpec{ID: runstore.RunID("probe " + rand.Text())})
-		cancel()
-		if err == nil {
+		if probe(t, store, func() { p.signal(t, syscall.SIGCONT) }) {
 			return
 		}
-		p.signal(t, syscall.SIGCONT)
+	}
+}
+
+// probe reports whether a write succeeds. It calls release if the write fails or is not over after a
+// second, and returns when it is over.
+func probe(t testing.TB, store runstore.RunStore, release func()) bool {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	written := make(chan error, 1)
+	go func() {
+		_, err := store.CreateRun(ctx, runstore.RunSpec{ID: runstore.RunID("probe " + rand.Text())})
+		written <- err
+	}()
+	select {
+	case err := <-written:
+		if err != nil {
+			release()
+		}
+		return err == nil
+	case <-ctx.Done():
+		release()
+		<-written
+		return false
 	}
 }
 
