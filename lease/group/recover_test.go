@@ -3,6 +3,7 @@ package group_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,12 +73,11 @@ func TestStepOfAFormerOwnerIsRecovered(t *testing.T) {
 type silent struct {
 	runstore.RunStore
 	run   runstore.RunID
-	asked bool
+	asked atomic.Bool
 }
 
 func (s *silent) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
-	if id == s.run && !s.asked {
-		s.asked = true
+	if id == s.run && !s.asked.Swap(true) {
 		<-ctx.Done()
 		return nil, &runstore.OpError{Op: "read records", Run: id, Err: runstore.ErrUnavailable, Cause: context.Cause(ctx)}
 	}
@@ -103,7 +103,7 @@ func TestRecoveryThatIsNeverAnswered(t *testing.T) {
 		case <-time.After(5 * time.Minute):
 			t.Error("the work has not started after five minutes")
 		}
-		if !store.asked {
+		if !store.asked.Load() {
 			t.Error("the member did not ask for the step in progress")
 		}
 	})

@@ -3,6 +3,7 @@ package takeover_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,14 +112,14 @@ func (s *unreadable) ReadRecords(ctx context.Context, id runstore.RunID, q runst
 // silent is a store that never answers the first request of one operation.
 type silent struct {
 	runstore.RunStore
-	op string
+	op    string
+	asked atomic.Bool
 }
 
 func (s *silent) silence(ctx context.Context, op string) error {
-	if s.op != op {
+	if s.op != op || s.asked.Swap(true) {
 		return nil
 	}
-	s.op = ""
 	<-ctx.Done()
 	return &runstore.OpError{Op: op, Err: runstore.ErrUnavailable, Cause: context.Cause(ctx)}
 }
