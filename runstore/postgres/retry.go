@@ -73,9 +73,9 @@ func (e *engine) settle(ctx context.Context, r *request, t *outcome.Backoff) (*w
 		case err == nil && answers[0].status == statusEvicted && r.inBatches():
 			return nil, errEvicted
 		case err == nil:
-			var purged bool
-			if purged, err = e.purgedSince(ctx, r); err == nil && purged {
-				return nil, errPurged
+			var forgotten error
+			if forgotten, err = e.forgottenSince(ctx, r); err == nil && forgotten != nil {
+				return nil, forgotten
 			}
 		}
 		switch {
@@ -90,28 +90,37 @@ func (e *engine) settle(ctx context.Context, r *request, t *outcome.Backoff) (*w
 	}
 }
 
-// purgedSince reports whether the run of a write whose reply was lost may have been purged since
-// the write was sent. A purge hides the trace that settle looks for, so the write may have been
-// applied before. A creation and a purge leave their traces in the run's row, which outlives the
-// run, and a heartbeat needs none.
+// forgottenSince returns an error if the trace of a write that was not found may have been deleted since
+// the write was sent: by a purge, or because the run has more results than it remembers. A creation and a
+// purge leave their traces in the run's row, which outlives the run, and a heartbeat needs none.
 //
-// It reads after settle, whose snapshot may be older than a purge that settle waited for. A purge of
-// a run with anything in it raises version_floor.
-func (e *engine) purgedSince(ctx context.Context, r *request) (bool, error) {
+// It reads after settle, whose snapshot may be older than a purge that settle waited for, and which
+// itself compares the results with the time until it was sent: while it waited for the run's lock, other
+// writes may have evicted the trace. A purge of a run with anything in it raises version_floor.
+func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err error) {
 	if w := r.write; w == nil || w.purge || w.op == opCreate {
-		return false, nil
+		return nil, nil
 	}
 	conn, done, err := e.connect(ctx, forRead)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	defer done()
-	var purgedEver, purgedNow bool
-	var age int64
-	err = conn.QueryRow(ctx, e.sql(sqlRunPurges), []byte(r.run)).Scan(&purgedEver, &purgedNow, &age)
-	// The run's age is compared with the time until the end of this request, not until its start:
-	// the run may have been created a moment after the write was sent.
-	return purgedEver && (purgedNow || time.Duration(age)*time.Microsecond <= e.clock.Since(r.sent)), err
+	var purgedEver, purgedNow, evicts bool
+	var age, oldest int64
+	err = conn.QueryRow(ctx, e.sql(sqlRunForgotten), []byte(r.run), r.resultKey == nil).Scan(&purgedEver, &purgedNow, &age, &evicts, &oldest)
+	// The ages are compared with the time until the end of this request, not until its start: the run
+	// may have been created, or have got its oldest result, a moment after the write was sent.
+	since := e.clock.Since(r.sent).Microseconds()
+	switch {
+	case err != nil:
+		return nil, err
+	case purgedEver && (purgedNow || age <= since):
+		return errPurged, nil
+	case r.inBatches() && evicts && oldest <= since:
+		return errEvicted, nil
+	}
+	return nil, nil
 }
 
 // errPurged is the error of an ambiguous write whose trace a purge may have deleted.

@@ -44,7 +44,7 @@ var (
 	sqlRecordsByKey        = sqlFiles.Statement("records_by_key")
 	sqlRecordsPlaced       = sqlFiles.Statement("records_placed")
 	sqlRecordsPage         = sqlFiles.Statement("records_page")
-	sqlRunPurges           = sqlFiles.Statement("run_purges")
+	sqlRunForgotten        = sqlFiles.Statement("run_forgotten")
 	sqlRunRead             = sqlFiles.Statement("run_read")
 	sqlRunnableMove        = sqlFiles.Statement("runnable_move")
 	sqlRunnablePage        = sqlFiles.Statement("runnable_page")

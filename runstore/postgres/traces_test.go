@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,37 +43,67 @@ func TestScanSkipsNoRunBehindALargeOne(t *testing.T) {
 	}
 }
 
-// When the trace of a lost write may have been evicted, its outcome is unknown, not "not applied".
+// sentTo is a connection that calls before with all that is sent.
+type sentTo struct {
+	net.Conn
+	before func([]byte)
+}
+
+func (c sentTo) Write(b []byte) (int, error) {
+	c.before(b)
+	return c.Conn.Write(b)
+}
+
+// When the trace of a lost write may have been evicted, its outcome is unknown, not "not applied": whether
+// the other writes come before the store asks for the trace, or while the question is on its way.
 func TestForgottenTraceIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	address := database(t)
-	w := &wire{}
-	var armed atomic.Bool
-	other := open(t, address)
-	var lease runstore.Lease
-	s := open(t, with(address, "default_query_exec_mode=exec", "pool_max_conns=1"), w.through, func(c *pgxpool.Config, _ *postgres.Options) {
-		c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
-			if armed.Load() {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprint("late=", late), func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			w := &wire{}
+			var armed atomic.Bool
+			other := open(t, address)
+			var lease runstore.Lease
+			evict := func() {
 				for i := range 400 {
 					b := runstore.NewBatch("run", lease.Fence())
 					b.Put("noise", []byte(fmt.Sprint(i)))
 					commit(t, other, b)
 				}
 			}
-			return nil
-		}
-	})
-	lease = hold(t, s, "run")
-	armed.Store(true)
-	w.lose(loseReply, "")
-	b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("mine", 0))
-	b.Put("mine", []byte("value"))
-	_, err := s.Commit(t.Context(), b)
-	armed.Store(false)
-	recs, _ := other.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"mine"}})
-	t.Logf("err=%v outcome=%v stored=%d", err, runstore.OutcomeOf(err), len(recs))
-	if runstore.OutcomeOf(err) == runstore.NotApplied && len(recs) > 0 {
-		t.Errorf("told not applied, but it is stored: %v", err)
+			s := open(t, with(address, "default_query_exec_mode=exec", "pool_max_conns=1"), func(c *pgxpool.Config, _ *postgres.Options) {
+				c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+					if !late && armed.Load() {
+						evict()
+					}
+					return nil
+				}
+				dial := c.ConnConfig.DialFunc
+				c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+					conn, err := dial(ctx, network, address)
+					return sentTo{conn, func(b []byte) {
+						if late && bytes.Contains(b, []byte("settle(")) && armed.Swap(false) {
+							evict()
+						}
+					}}, err
+				}
+			}, w.through)
+			lease = hold(t, s, "run")
+			armed.Store(true)
+			w.lose(loseReply, "")
+			b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("mine", 0))
+			b.Put("mine", []byte("value"))
+			_, err := s.Commit(t.Context(), b)
+			if armed.Swap(false) == late {
+				t.Error("the store did not ask for the trace")
+			}
+			recs, _ := other.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"mine"}})
+			if runstore.OutcomeOf(err) != runstore.Unknown || len(recs) != 1 {
+				t.Errorf("error %v, which means %v, and %d records; want an unknown outcome and one", err, runstore.OutcomeOf(err), len(recs))
+			}
+		})
 	}
 }
 
