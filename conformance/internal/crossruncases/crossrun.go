@@ -100,7 +100,7 @@ func Cases() []harness.Case {
 		}
 	}
 	all = append(all, harness.Case{Guarantee: "I4", Name: "a-step-outlasts-another-of-its-lead-by-intent", Needs: []harness.Need{harness.NeedIntent}, Run: func(t harness.T, e *harness.Env) {
-		stepBesideStep(t, e, byIntent)
+		stepOfTwoCallers(t, e, byIntent)
 	}, Doc: `
 		While a driver makes a step, another caller under the same fence begins one with a third run, before the
 		driver's first write or its second, and ends it before the driver reads what refused its write. The driver's

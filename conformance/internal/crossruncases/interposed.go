@@ -10,22 +10,22 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// beside is a driver's store on which another caller makes a step: it calls begin before the driver's
+// interposed is the store of a driver while another caller makes a step: it calls begin before the driver's
 // commit number at, and end before the driver's next read of records.
-type beside struct {
+type interposed struct {
 	runstore.RunStore
 	at         int
 	begin, end func()
 }
 
-func (s *beside) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+func (s *interposed) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	if s.at--; s.at == 0 {
 		s.begin()
 	}
 	return s.RunStore.Commit(ctx, b)
 }
 
-func (s *beside) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+func (s *interposed) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
 	if end := s.end; end != nil && s.at <= 0 {
 		s.end = nil
 		end()
@@ -33,8 +33,9 @@ func (s *beside) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 	return s.RunStore.ReadRecords(ctx, id, q)
 }
 
-// stepBesideStep lets a driver's write meet a step that has ended when the driver looks for it.
-func stepBesideStep(t harness.T, e *harness.Env, m stepMode) {
+// stepOfTwoCallers refuses a write of a driver because of another caller's step, which has ended when the
+// driver looks for it.
+func stepOfTwoCallers(t harness.T, e *harness.Env, m stepMode) {
 	ctx, network := t.Context(), m.lossless(e.Reopen(t))
 	for _, missing := range []bool{false, true} {
 		for at := 1; at <= 2; at++ {
@@ -42,7 +43,7 @@ func stepBesideStep(t harness.T, e *harness.Env, m stepMode) {
 			p := newPair(t, e, fmt.Sprintf("%d-%t", at, missing), false)
 			third := newPairWith(t, e, fmt.Sprintf("%d-%t-third", at, missing), p.other, false).lead
 			ended := false
-			s := &beside{RunStore: network, at: at}
+			s := &interposed{RunStore: network, at: at}
 			s.begin = func() {
 				lead := runstore.NewBatch(p.lead, p.lease.Fence())
 				other := runstore.NewBatch(third, runstore.AtVersion("b", 1))
