@@ -233,21 +233,41 @@ func (f *fixture) putRequest(value string) {
 	}
 }
 
+// passBy acquires and releases the run's lease for owner, and reports whether it was to be had.
+func (f *fixture) passBy(owner runstore.Owner) bool {
+	f.t.Helper()
+	l, err := f.RunStore.AcquireLease(f.t.Context(), runstore.AcquireRequest{Run: run, LeaseSpec: runstore.LeaseSpec{Owner: owner, TTL: time.Second}})
+	if errors.Is(err, runstore.ErrLeaseHeld) {
+		return false
+	}
+	if err == nil {
+		_, err = f.RunStore.ReleaseLease(f.t.Context(), runstore.ReleaseRequest{Fence: l.Fence()})
+	}
+	if err != nil {
+		f.t.Errorf("the lease of %s: %v", owner, err)
+	}
+	return true
+}
+
 // A lease whose handoff did not reach the store, and which the successor acquired after the expiry, was
 // lost, not handed off.
 func TestSuccessorOfAnExpiredLease(t *testing.T) {
-	for name, between := range map[string]bool{"at once": false, "after another holder": true} {
+	for name, want := range map[string]runstore.Token{"at once": 2, "after another holder": 3} {
 		t.Run(name, func(t *testing.T) {
+			between := want == 3 // another holder is still to come
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
 				var cut sync.WaitGroup
 				cut.Add(1)
 				f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
 					f.mu.Lock()
-					consents := len(f.acquires[n-1].Guards) > 0
+					req := f.acquires[n-1]
 					f.mu.Unlock()
-					if consents {
+					switch {
+					case len(req.Guards) > 0: // the holder's consent
 						cut.Wait()
+					case between && req.Owner == "agent-b":
+						between = !f.passBy("other")
 					}
 					return next()
 				}
@@ -258,21 +278,11 @@ func TestSuccessorOfAnExpiredLease(t *testing.T) {
 					return runstore.Renewed{}, unavailable()
 				}
 				h := f.begin(&lease.Options{Handoff: lease.Overlap, Grace: time.Hour}, 0, nil)
-				if between {
-					time.AfterFunc(agent.TTL+time.Millisecond, func() {
-						l, err := f.RunStore.AcquireLease(context.Background(), runstore.AcquireRequest{Run: run, LeaseSpec: runstore.LeaseSpec{Owner: "other", TTL: time.Second}})
-						if err != nil {
-							t.Errorf("the other holder: %v", err)
-							return
-						}
-						_, _ = f.RunStore.ReleaseLease(context.Background(), runstore.ReleaseRequest{Fence: l.Fence()})
-					})
-				}
 				h.succeed(t.Context(), cut.Done)
 				if !errors.Is(h.oldErr, lease.ErrLost) || errors.Is(h.oldErr, lease.ErrHandedOff) {
 					t.Errorf("the holder got %v, want a loss", h.oldErr)
 				}
-				if want := map[bool]runstore.Token{false: 2, true: 3}[between]; h.nextErr != nil || h.granted.Lease.Token != want {
+				if h.nextErr != nil || h.granted.Lease.Token != want {
 					t.Errorf("the successor got token %v, %v; want %v", h.granted.Lease.Token, h.nextErr, want)
 				}
 			})
