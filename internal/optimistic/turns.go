@@ -3,16 +3,21 @@ package optimistic
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Turns is a lock for each key, for operations of one process that would lose to each other. Those with
-// the same key wait for each other, first come, first served. The zero value is ready for use.
+// Turns makes operations of one process that would lose to each other wait for each other: those with
+// the same key, first come, first served. It saves attempts and excludes nothing: an operation whose turn
+// takes longer than maxTurn goes on while the next one has its turn. The zero value is ready for use.
 type Turns[K comparable] struct {
 	mu    sync.Mutex
 	turns map[K]*turn
 }
+
+// maxTurn bounds a turn. If the store never answered, all later operations with the key would wait.
+const maxTurn = 10 * time.Second
 
 type turn struct {
 	taken chan struct{} // holds a value while an operation has its turn
@@ -43,7 +48,9 @@ func (t *Turns[K]) Take(ctx context.Context, key K, op string) (end func(), err 
 	}
 	select {
 	case mine.taken <- struct{}{}:
-		return func() { <-mine.taken; leave() }, nil
+		pass := sync.OnceFunc(func() { <-mine.taken; leave() })
+		limit := time.AfterFunc(maxTurn, pass)
+		return func() { limit.Stop(); pass() }, nil
 	case <-ctx.Done():
 		leave()
 		return nil, &runstore.OpError{Op: op, Err: runstore.ErrUnavailable, Cause: context.Cause(ctx)}

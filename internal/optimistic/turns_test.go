@@ -59,3 +59,40 @@ func TestTurns(t *testing.T) {
 		}
 	})
 }
+
+// An operation that waits for a reply that never comes keeps the others with its key waiting for a
+// bounded time. Its own end, however late, takes no turn from them.
+func TestTurnOfAnOperationThatNeverEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var turns optimistic.Turns[string]
+		stuck, err := turns.Take(t.Context(), "a", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := turns.Take(t.Context(), "a", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		stuck()
+		given := make(chan func())
+		go func() {
+			third, err := turns.Take(t.Context(), "a", "test")
+			if err != nil {
+				t.Error(err)
+			}
+			given <- third
+		}()
+		synctest.Wait()
+		select {
+		case <-given:
+			t.Fatal("two operations have a turn")
+		default:
+		}
+		second()
+		(<-given)()
+		if turns.Len() != 0 {
+			t.Errorf("%d keys in use, want none", turns.Len())
+		}
+	})
+}
