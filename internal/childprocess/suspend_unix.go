@@ -12,9 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Suspend stops a process, but not within a write to the store. SQLite has one write lock for the file,
-// and the witness file has another one: a process that is stopped with either stops all others, and those
-// that wait for the latter do not look at their contexts.
+// Suspend stops a process, but not within a write to the store: a process that is stopped with SQLite's
+// write lock, or with the lock of the witness file, keeps all others from writing.
 func (p *Process) Suspend(t testing.TB, store runstore.RunStore) {
 	t.Helper()
 	for {

@@ -19,6 +19,7 @@ import (
 type epochs struct {
 	inspection
 	reason string
+	above  int64 // raise until the epoch is above it
 	yes    bool
 }
 
@@ -38,7 +39,8 @@ begin an epoch by themselves; the page of an engine says which are not.
 
 Stop the drivers first, raise the epoch, and start them again.`,
 		Example: `  tapestore epoch list --store sqlite:./tape.db
-  tapestore epoch raise --store sqlite:./tape.db --reason 'restored the backup of 3 March'`,
+  tapestore epoch raise --store sqlite:./tape.db --reason 'restored the backup of 3 March'
+  tapestore epoch raise --store $STORE --above 3 --reason 'restored the backup of 3 March again'`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return errors.New("say what to do: list or raise") },
 	}
@@ -64,12 +66,16 @@ worst begins one epoch more.`,
 					return err
 				}
 			}
+			if e.above < 0 || e.above >= int64(runstore.MaxEpoch) {
+				return fmt.Errorf("--above is %d; it is from 0 to %d", e.above, runstore.MaxEpoch-1)
+			}
 			return e.on(cmd, existing, func(ctx context.Context, epocher runstore.EpochManager) error {
 				return e.raise(ctx, epocher, bufio.NewReader(cmd.InOrStdin()), cmd.ErrOrStderr())
 			})
 		},
 	}
 	raise.Flags().StringVar(&e.reason, "reason", "", "why: what was restored or lost, and who says so")
+	raise.Flags().Int64Var(&e.above, "above", 0, "raise until the epoch is above this one, the last of a store that was lost")
 	raise.Flags().BoolVar(&e.yes, "yes", false, "do not ask")
 	cmd.AddCommand(list, raise)
 	return cmd
@@ -141,7 +147,14 @@ func (e *epochs) raise(ctx context.Context, epocher runstore.EpochManager, answe
 		}
 	}
 	epoch, err := epocher.RaiseEpoch(ctx, e.reason)
+	reached := last.Epoch
+	for err == nil && int64(epoch) <= e.above {
+		reached = epoch
+		epoch, err = epocher.RaiseEpoch(ctx, e.reason)
+	}
 	switch {
+	case err != nil && runstore.OutcomeOf(err) == runstore.NotApplied && reached > last.Epoch:
+		return fmt.Errorf("the epoch is %d and was not raised further; repeat the command: %w", reached, err)
 	case err != nil && runstore.OutcomeOf(err) == runstore.NotApplied:
 		return fmt.Errorf("the epoch was not raised: %w", err)
 	case err != nil:

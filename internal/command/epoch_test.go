@@ -63,9 +63,13 @@ func TestEpochCommand(t *testing.T) {
 				got.FeedAbove != int64(runstore.Epoch(2).Floor()) || !strings.Contains(errs, "in epoch 1 (2") {
 				t.Errorf("the second raise: got %q, %q, %v", out, errs, err)
 			}
+			out, _, err = here(t, "", "epoch", "raise", "--store", url, "--yes", "--reason", "restored again", "--above", "4", "--format", "json")
+			if err != nil || json.Unmarshal([]byte(out), &got) != nil || got.Epoch != 5 || got.Was != 2 {
+				t.Errorf("raise above 4: got %q, %v", out, err)
+			}
 			out, _, err = here(t, "", "epoch", "list", "--store", url)
 			lines := strings.Split(strings.TrimSpace(out), "\n")
-			if err != nil || len(lines) != 3 || !strings.HasPrefix(lines[1], "1 ") || !strings.HasSuffix(lines[1], "restored a backup") || !strings.HasPrefix(lines[2], "2 ") {
+			if err != nil || len(lines) != 6 || !strings.HasPrefix(lines[1], "1 ") || !strings.HasSuffix(lines[1], "restored a backup") || !strings.HasPrefix(lines[2], "2 ") {
 				t.Errorf("list: got %q, %v", out, err)
 			}
 		})
@@ -75,15 +79,22 @@ func TestEpochCommand(t *testing.T) {
 // plainStore has none of the capabilities.
 type plainStore struct{ runstore.RunStore }
 
-// stubbornStore cannot raise its epoch.
+// stubbornStore fails to raise its epoch above up.
 type stubbornStore struct {
 	plainStore
-	err error
+	now, up runstore.Epoch
+	err     error
 }
 
-func (s stubbornStore) Epochs(context.Context) ([]runstore.EpochChange, error) { return nil, nil }
+func (s *stubbornStore) Epochs(context.Context) ([]runstore.EpochChange, error) { return nil, nil }
 
-func (s stubbornStore) RaiseEpoch(context.Context, string) (runstore.Epoch, error) { return 0, s.err }
+func (s *stubbornStore) RaiseEpoch(context.Context, string) (runstore.Epoch, error) {
+	if s.now == s.up {
+		return 0, s.err
+	}
+	s.now++
+	return s.now, nil
+}
 
 // What was not raised, and what may have been, is said.
 func TestEpochNotRaised(t *testing.T) {
@@ -96,10 +107,13 @@ func TestEpochNotRaised(t *testing.T) {
 	}
 	register("plain", func(s runstore.RunStore) runstore.RunStore { return plainStore{s} })
 	register("away", func(s runstore.RunStore) runstore.RunStore {
-		return stubbornStore{plainStore{s}, fmt.Errorf("%w: no route", runstore.ErrUnavailable)}
+		return &stubbornStore{plainStore{s}, 0, 0, fmt.Errorf("%w: no route", runstore.ErrUnavailable)}
+	})
+	register("away-later", func(s runstore.RunStore) runstore.RunStore {
+		return &stubbornStore{plainStore{s}, 0, 2, fmt.Errorf("%w: no route", runstore.ErrUnavailable)}
 	})
 	register("vague", func(s runstore.RunStore) runstore.RunStore {
-		return stubbornStore{plainStore{s}, errors.New("the connection broke")}
+		return &stubbornStore{plainStore{s}, 0, 0, errors.New("the connection broke")}
 	})
 	missing := filepath.Join(t.TempDir(), "missing.db")
 	const url = "memory:epoch-not-raised"
@@ -107,6 +121,9 @@ func TestEpochNotRaised(t *testing.T) {
 		{"raise --store plain:", "", "plain: has no epochs"},
 		{"list --store plain:", "", "plain: has no epochs"},
 		{"raise --store away: --reason r --yes", "", "the epoch was not raised"},
+		{"raise --store away-later: --reason r --yes --above 5", "", "the epoch is 2 and was not raised further"},
+		{"raise --store " + url + " --reason r --yes --above -1", "", "--above is -1; it is from 0 to 8190"},
+		{"raise --store " + url + " --reason r --yes --above 8191", "", "--above is 8191; it is from 0 to 8190"},
 		{"raise --store vague: --reason r --yes", "", "it is unknown whether the epoch was raised"},
 		{"raise --store " + missing + " --reason r --yes", "", "there is no file"},
 		{"raise --reason r --yes", "", "name a store with --store URL"},

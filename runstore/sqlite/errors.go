@@ -42,6 +42,10 @@ func code(err error) int {
 	return e.Code() & 0xff
 }
 
+// errLocked reports that another process has the watermark locked.
+var errLocked = errors.New("the witness file is locked by another process")
+
+// isBusy reports whether err means that another process writes at the moment.
 func isBusy(err error) bool {
-	return code(err) == sqlite3.SQLITE_BUSY || code(err) == sqlite3.SQLITE_LOCKED
+	return errors.Is(err, errLocked) || code(err) == sqlite3.SQLITE_BUSY || code(err) == sqlite3.SQLITE_LOCKED
 }

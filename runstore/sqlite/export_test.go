@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -80,18 +81,27 @@ func WatermarkOf(text []byte) (p progress) {
 	return p
 }
 
-// HoldWatermark stops a handle's writes to the watermark until release is called.
-func HoldWatermark(s *Store) (release func()) {
-	s.engine.watermark.mu.Lock()
-	return s.engine.watermark.mu.Unlock
+// LockWatermark locks the watermark of a database, as a process that was stopped within a
+// transaction would. It returns false if a process or a handle has it locked.
+func LockWatermark(t *testing.T, path string) (unlock func(), ok bool) {
+	t.Helper()
+	file, err := os.Open(path + "-witness")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock = sync.OnceFunc(func() { _ = file.Close() })
+	if !lockFile(file) {
+		unlock()
+		return nil, false
+	}
+	t.Cleanup(unlock) // a test that fails early must not leave its writers blocked
+	return unlock, true
 }
 
 // BreakWatermark makes the next write to the watermark fail.
 func BreakWatermark(t *testing.T, s *Store) {
 	t.Helper()
 	w := s.engine.watermark
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if w.file != nil {
 		_ = w.file.Close()
 	}

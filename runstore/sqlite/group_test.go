@@ -156,58 +156,75 @@ func TestEngineFailureInAGroup(t *testing.T) {
 	}
 }
 
-// TestGivingUpInAQueue lets callers give up while another process holds the write lock. Nothing of
-// their operations is written, and the other commits proceed, whichever operation had the lead.
+// TestGivingUpInAQueue lets callers give up while another process holds the write lock, or the lock of
+// the watermark. Nothing of their operations is written, and the other commits proceed, whichever
+// operation had the lead.
 func TestGivingUpInAQueue(t *testing.T) {
 	t.Parallel()
-	for _, group := range []int{1, 512} {
-		path := filepath.Join(t.TempDir(), "tape.db")
-		s, err := sqlite.Open(t.Context(), path, &sqlite.Options{MaxGroup: group})
-		if err != nil {
-			t.Fatal(err)
-		}
-		held(t, s, runstore.MaxTTL)
-		resume := embedded.StallSQLite(t, path)
-		const n = 20
-		errs := make([]error, n)
-		var wg sync.WaitGroup
-		impatient, giveUp := context.WithCancel(t.Context())
-		var gaveUp sync.WaitGroup
-		for i := range n {
-			commit := func(ctx context.Context) {
-				b := runstore.NewBatch("run", runstore.Unguarded("test"))
-				b.Append("test", []byte{byte(i)})
-				_, errs[i] = s.Commit(ctx, b)
+	for name, stall := range map[string]func(path string) (resume func()){
+		"write lock": func(path string) func() { return embedded.StallSQLite(t, path) },
+		"watermark": func(path string) func() {
+			unlock, ok := sqlite.LockWatermark(t, path)
+			if !ok {
+				t.Fatal("the watermark is locked")
 			}
-			if i%3 == 0 {
-				gaveUp.Go(func() { commit(impatient) })
-			} else {
-				wg.Go(func() { commit(t.Context()) })
+			return unlock
+		},
+	} {
+		for _, group := range []int{1, 512} {
+			t.Run(fmt.Sprintf("%s, group %d", name, group), func(t *testing.T) { testGivingUp(t, group, stall) })
+		}
+	}
+}
+
+func testGivingUp(t *testing.T, group int, stall func(path string) (resume func())) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{MaxGroup: group})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held(t, s, runstore.MaxTTL)
+	resume := stall(path)
+	const n = 20
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	impatient, giveUp := context.WithCancel(t.Context())
+	var gaveUp sync.WaitGroup
+	for i := range n {
+		commit := func(ctx context.Context) {
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			b.Append("test", []byte{byte(i)})
+			_, errs[i] = s.Commit(ctx, b)
+		}
+		if i%3 == 0 {
+			gaveUp.Go(func() { commit(impatient) })
+		} else {
+			wg.Go(func() { commit(t.Context()) })
+		}
+	}
+	awaitQueued(t, s, n)
+	giveUp()
+	gaveUp.Wait() // they return though the lock is still held
+	resume()
+	wg.Wait()
+	applied := 0
+	for i, err := range errs {
+		if i%3 != 0 {
+			applied++
+			if err != nil {
+				t.Errorf("commit %d: %v", i, err)
 			}
+		} else if !errors.Is(err, runstore.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+			t.Errorf("commit %d: got %v, want ErrUnavailable and context.Canceled", i, err)
 		}
-		awaitQueued(t, s, n)
-		giveUp()
-		gaveUp.Wait() // they return though the lock is still held
-		resume()
-		wg.Wait()
-		applied := 0
-		for i, err := range errs {
-			if i%3 != 0 {
-				applied++
-				if err != nil {
-					t.Errorf("group %d, commit %d: %v", group, i, err)
-				}
-			} else if !errors.Is(err, runstore.ErrUnavailable) || !errors.Is(err, context.Canceled) {
-				t.Errorf("group %d, commit %d: got %v, want ErrUnavailable and context.Canceled", group, i, err)
-			}
-		}
-		run, err := s.GetRun(t.Context(), "run")
-		if err != nil || run.LastSeq != runstore.Seq(applied) {
-			t.Errorf("group %d: got last seq %d, %v, want %d", group, run.LastSeq, err, applied)
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+	}
+	run, err := s.GetRun(t.Context(), "run")
+	if err != nil || run.LastSeq != runstore.Seq(applied) {
+		t.Errorf("got last seq %d, %v, want %d", run.LastSeq, err, applied)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

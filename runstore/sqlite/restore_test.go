@@ -1,7 +1,9 @@
 package sqlite_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -89,46 +91,120 @@ func TestRestoreAfterAnIdleHandle(t *testing.T) {
 	checkEpochRaised(t, restored(t, path, copied))
 }
 
-// TestRestoreAfterALateWatermark pauses a process between its commit and its write to the
-// watermark, while another process continues. The late write must not replace the newer state by an
-// older one.
-func TestRestoreAfterALateWatermark(t *testing.T) {
+// TestWatermarkIsLockedByATransaction tries to lock the watermark while a commit is synced. It must
+// be locked until the commit is recorded: otherwise a process that is paused between the two could
+// replace what others have recorded since by its own older progress.
+func TestWatermarkIsLockedByATransaction(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
-	paused := openAt(t, path, embedded.NewHost())
-	busy := openAt(t, path, embedded.NewHost())
-	lease := held(t, busy, runstore.MaxTTL)
-	committed, err := busy.Wakeups(t.Context())
+	d := newDisk(t)
+	s, err := sqlite.Open(t.Context(), path, (sqlite.Options{Clock: embedded.NewHost()}).OnFileSystem(d.name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	resume := sqlite.HoldWatermark(paused)
-	late := make(chan error)
-	go func() { late <- appendEvent(t, paused, lease) }()
-	for {
-		<-committed
-		run, err := busy.GetRun(t.Context(), lease.Run)
-		if err != nil {
-			t.Fatal(err)
+	defer func() { _ = s.Close() }()
+	lease := held(t, s, runstore.MaxTTL)
+	syncs := 0
+	d.set(func(call, file string) fault {
+		if call == "sync" && file == walFile {
+			syncs++
+			if unlock, ok := sqlite.LockWatermark(t, path); ok {
+				unlock()
+				t.Error("the watermark is not locked during a commit")
+			}
 		}
-		if run.LastSeq == 1 {
-			break
+		return fault{}
+	})
+	for _, write := range []func() error{
+		func() error { return appendEvent(t, s, lease) },
+		func() error { return contend(t, s) }, // refused: nothing is committed
+	} {
+		_ = write()
+		unlock, ok := sqlite.LockWatermark(t, path)
+		if !ok {
+			t.Fatal("the watermark is locked after the transaction")
 		}
+		unlock()
 	}
-	if err := appendEvent(t, busy, lease); err != nil {
-		t.Fatal(err)
+	d.set(nil)
+	if syncs == 0 {
+		t.Error("no commit was synced")
 	}
-	copied := backup(t, path)
-	for range 3 {
-		if err := appendEvent(t, busy, lease); err != nil {
-			t.Fatal(err)
-		}
+	if got, want := sqlite.Watermark(s).Position, lastPosition(t, s); got != want {
+		t.Errorf("the watermark has position %d, want %d", got, want)
 	}
-	resume()
-	if err := <-late; err != nil {
-		t.Fatal(err)
+}
+
+// TestWatermarkIsUnlockedByAFailure lets each call to the disk fail in turn. Whatever the outcome is,
+// the watermark must not stay locked, because other processes could not write any more.
+func TestWatermarkIsUnlockedByAFailure(t *testing.T) {
+	t.Parallel()
+	for call, f := range map[string]fault{
+		"write": {code: sqlite3.SQLITE_FULL}, "sync": {code: sqlite3.SQLITE_IOERR_FSYNC}, "read": {code: sqlite3.SQLITE_IOERR_READ},
+	} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "tape.db")
+			d := newDisk(t)
+			options := (sqlite.Options{Clock: embedded.NewHost()}).OnFileSystem(d.name)
+			s, err := sqlite.Open(t.Context(), path, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lease := held(t, s, runstore.MaxTTL)
+			check := func(after string) {
+				t.Helper()
+				unlock, ok := sqlite.LockWatermark(t, path)
+				if !ok {
+					t.Fatalf("the watermark is locked after %s", after)
+				}
+				unlock()
+			}
+			d.set(func(got, _ string) (none fault) {
+				if got == call {
+					return f
+				}
+				return none
+			})
+			err = appendEvent(t, s, lease)
+			check(fmt.Sprintf("an append that ended with %v", err))
+			_ = s.Close()
+			if s, err = sqlite.Open(t.Context(), path, options); err == nil {
+				_ = s.Close()
+			}
+			check(fmt.Sprintf("opening the store ended with %v", err))
+			d.set(nil)
+		})
 	}
-	checkEpochRaised(t, restored(t, path, copied))
+}
+
+// TestWatermarkIsUnlockedByGivingUp lets a caller give up while another process holds SQLite's write
+// lock. The caller's process must not keep the watermark locked.
+func TestWatermarkIsUnlockedByGivingUp(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, embedded.NewHost())
+	lease := held(t, s, runstore.MaxTTL)
+	resume := embedded.StallSQLite(t, path)
+	defer resume()
+	ctx, giveUp := context.WithCancel(t.Context())
+	gaveUp := make(chan error)
+	go func() {
+		b := runstore.NewBatch("run", lease.Fence())
+		b.Append("test", nil)
+		_, err := s.Commit(ctx, b)
+		gaveUp <- err
+	}()
+	awaitQueued(t, s, 1)
+	giveUp()
+	if err := <-gaveUp; !errors.Is(err, runstore.ErrUnavailable) {
+		t.Errorf("got %v, want ErrUnavailable", err)
+	}
+	unlock, ok := sqlite.LockWatermark(t, path)
+	if !ok {
+		t.Fatal("the watermark is locked")
+	}
+	unlock()
 }
 
 // TestRestoreAfterARemovedWatermark lets one process remove its watermark and create another, as

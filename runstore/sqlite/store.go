@@ -157,6 +157,7 @@ func open(ctx context.Context, path string, options *Options) (*database, error)
 		return nil, err
 	}
 	if err := db.catchDamage(func() error { return db.prepare(ctx, first) }); err != nil {
+		db.watermark.close()
 		return nil, errors.Join(err, first.close())
 	}
 	db.writers <- first
@@ -191,11 +192,11 @@ func (db *database) prepare(ctx context.Context, c *conn) error {
 	if err := migrate(ctx, c); err != nil {
 		return err
 	}
-	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "BEGIN IMMEDIATE") }); err != nil {
-		return err
-	}
 	if db.path != Memory {
 		db.watermark = &watermark{path: db.path + "-witness"}
+	}
+	if err := retryWhileBusy(ctx, func() error { return db.beginWrite(ctx, c) }); err != nil {
+		return err
 	}
 	if err := db.initClockAndEpoch(ctx, c); err != nil {
 		_ = c.script(ctx, "ROLLBACK") // the first error is the one to report
@@ -204,7 +205,7 @@ func (db *database) prepare(ctx context.Context, c *conn) error {
 	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "COMMIT") }); err != nil {
 		return err
 	}
-	db.watermark.write(db.progress)
+	db.watermark.record(db.progress)
 	return nil
 }
 

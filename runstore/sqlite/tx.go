@@ -40,10 +40,24 @@ type cachedState struct {
 	state
 }
 
+// beginWrite begins a write transaction. While another process writes, it returns an error for which
+// isBusy is true.
+func (db *database) beginWrite(ctx context.Context, c *conn) error {
+	if !db.watermark.lock() {
+		return errLocked
+	}
+	if _, err := c.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
+		db.watermark.unlock()
+		return err
+	}
+	return nil
+}
+
 func (db *database) newTx(ctx context.Context, c *conn) (*tx, error) {
 	t := &tx{ctx: ctx, c: c, store: db}
 	if err := db.catchDamage(t.start); err != nil {
 		_, _ = c.exec(ctx, "ROLLBACK") // the first error is the one to report
+		db.watermark.unlock()
 		return nil, err
 	}
 	return t, nil
@@ -121,7 +135,7 @@ func (db *database) committed(tx *tx) {
 	version, err := tx.c.dataVersion()
 	db.lastState = cachedState{err == nil, version, tx.state}
 	db.progress.Changes, db.progress.Position = tx.changes, tx.next-1
-	db.watermark.write(db.progress)
+	db.watermark.record(db.progress)
 	if n := tx.changes + int64(tx.next) - 1 - tx.begun; n > 0 {
 		db.own.Add(n)
 		db.wakers.wake()

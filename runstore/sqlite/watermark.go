@@ -1,15 +1,12 @@
 package sqlite
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -24,25 +21,26 @@ import (
 //     acknowledged commits (synchronous=NORMAL).
 //   - The watermark is missing or belongs to another incarnation: the database was copied.
 //
-// It is not simple because several processes write the file, at any time after their commits.
+// It is not simple because several processes write the file.
 //
-//  1. A commit is acknowledged only after the watermark is written. The file is never synced: a
-//     kill of the process loses nothing of it, and a power cut makes it lag behind. A watermark
-//     that lags raises no epoch and does no harm.
-//  2. A write never replaces a higher watermark by a lower one, even if the process was paused
-//     after its commit: it holds a lock on the file (flock), and leaves a file alone that is
-//     already as far.
+//  1. A write transaction holds the file's lock (flock) from before its beginning until its commit
+//     is recorded. So the records are in the order of the commits, and none replaces a higher
+//     watermark by a lower one. A process that is paused with the lock is like one that is paused
+//     with SQLite's write lock: other processes wait before their transactions begin, where their
+//     callers can give up.
+//  2. A commit is acknowledged only after it is recorded. The file is never synced: a kill of the
+//     process loses nothing of it, and a power cut makes it lag behind. A watermark that lags
+//     raises no epoch and does no harm.
 //  3. A watermark that cannot be written is removed. A process whose file was removed by another
 //     process opens the file that is there now.
+//
+// The leader of the writer uses it, so it needs no lock within the process.
 type watermark struct {
-	path string
-
-	mu    sync.Mutex
+	path  string
 	file  *os.File
-	id    fileID    // identifies file
-	known progress  // the progress that this handle wrote last
-	line  []byte    // the line that this handle wrote last
-	found [256]byte // a buffer for the content of the file, longer than every line
+	id    fileID   // identifies file
+	known progress // the progress that this handle wrote into file last, or found there
+	line  []byte   // a buffer
 }
 
 // progress is how much a database has committed.
@@ -68,80 +66,86 @@ func (w *watermark) read() (p progress, ok bool, err error) {
 	return p, ok, nil
 }
 
-// write records p, unless this handle recorded p last: then the file is at least as far, because
-// another process may have written since.
+// lock locks the file for a write transaction, and opens or creates it as needed. It returns false
+// while another process or handle has it locked.
+//
+// A file that cannot be opened does not prevent the transaction; record then removes it.
+func (w *watermark) lock() bool {
+	for w != nil {
+		if w.file == nil && w.open() != nil {
+			return true
+		}
+		if !lockFile(w.file) {
+			return false
+		}
+		there, err := idAtPath(w.path)
+		if err == nil && there.same(w.id) {
+			return true
+		}
+		w.close()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return true
+}
+
+// open opens the file at path. This happens when the store is opened, because later the process may
+// have no descriptor left.
+func (w *watermark) open() error {
+	file, err := os.OpenFile(w.path, os.O_RDWR|os.O_CREATE, 0o644) // the mode of the database file
+	if err != nil {
+		return err
+	}
+	if w.id, err = idOfFile(file); err != nil {
+		return errors.Join(err, file.Close())
+	}
+	w.file = file
+	return nil
+}
+
+// record records the progress of the transaction that has just committed, and unlocks the file.
 //
 // A failure is not an error of the commit, which is in the database. It removes the file: a
 // watermark that lags behind would hide the restore of a backup, and a missing one only raises the
 // epoch.
-func (w *watermark) write(p progress) {
+func (w *watermark) record(p progress) {
 	if w == nil {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.file != nil && p == w.known {
+	defer w.unlock()
+	if p == w.known {
 		return
 	}
-	if err := w.advance(p); err != nil {
-		if w.file != nil {
-			_ = w.file.Close()
-		}
+	if err := w.write(p); err != nil {
 		_ = os.Remove(w.path)
-		w.file, w.known = nil, progress{}
+		w.close()
 		return
 	}
 	w.known = p
 }
 
-// advance writes p into the file, unless another process has recorded at least p.
-func (w *watermark) advance(p progress) error {
-	if err := w.lock(); err != nil {
-		return err
-	}
-	defer unlockFile(w.file)
-	found := w.found[:]
-	if len(w.line) > 0 {
-		found = found[:len(w.line)] // all lines have the same length, so there is no more to read
-	}
-	n, err := w.file.ReadAt(found, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if found = found[:n]; !bytes.Equal(found, w.line) { // if equal, p is further than the file
-		if seen, ok := parse(found); ok && seen.Incarnation == p.Incarnation && !seen.behind(p) {
-			return nil
-		}
+func (w *watermark) write(p progress) error {
+	if w.file == nil {
+		return fs.ErrClosed
 	}
 	w.line = p.append(w.line[:0])
-	_, err = w.file.WriteAt(w.line, 0)
+	_, err := w.file.WriteAt(w.line, 0)
 	return err
 }
 
-// lock locks the file at path, and opens or creates it as needed. The file is opened when the store
-// is opened, because later the process may have no descriptor left.
-func (w *watermark) lock() error {
-	for {
-		if w.file == nil {
-			file, err := os.OpenFile(w.path, os.O_RDWR|os.O_CREATE, 0o644) // the mode of the database file
-			if err != nil {
-				return err
-			}
-			if w.id, err = idOfFile(file); err != nil {
-				return errors.Join(err, file.Close())
-			}
-			w.file, w.line = file, w.line[:0]
-		}
-		lockFile(w.file)
-		there, err := idAtPath(w.path)
-		if err == nil && there.same(w.id) {
-			return nil
-		}
+// unlock releases the lock of a transaction that has ended.
+func (w *watermark) unlock() {
+	if w != nil && w.file != nil {
+		unlockFile(w.file)
+	}
+}
+
+// close closes the file, which releases its lock. The last commit is already recorded in it.
+func (w *watermark) close() {
+	if w != nil && w.file != nil {
 		_ = w.file.Close() // the file is never synced, so an error loses nothing
-		w.file = nil
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+		w.file, w.known = nil, progress{}
 	}
 }
 
@@ -166,19 +170,6 @@ func appendPadded(line []byte, n int64) []byte {
 	var digits [20]byte
 	text := strconv.AppendInt(digits[:0], n, 10)
 	return append(append(line, "                    "[len(text):]...), text...)
-}
-
-// close closes the file. The last commit is already recorded in it.
-func (w *watermark) close() {
-	if w == nil {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.file != nil {
-		_ = w.file.Close() // the file is never synced, so an error loses nothing
-		w.file = nil
-	}
 }
 
 // reasonToRaise returns why opening a database whose progress is have raises its epoch, or "" if it
@@ -221,28 +212,28 @@ func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time) error 
 	reason := reasonToRaise(have, seen, ok)
 	if reason == "" {
 		if ok {
-			w.known = seen // already recorded, so write can skip it
+			w.known = seen // already recorded, so record can skip it
 		}
 		return nil
 	}
-	_, err = raise(ctx, tx, reason, seen.Changes, now)
+	_, err = raise(ctx, tx, reason, seen, now)
 	return err
 }
 
 // raise starts a new epoch: every grant ends, and tokens and positions continue above all those of
-// the epochs before it. changes is the number of changes that the watermark recorded, 0 without
-// one.
-func raise(ctx context.Context, tx *conn, reason string, changes int64, now time.Time) (runstore.Epoch, error) {
+// the epochs before it. seen is the progress that the watermark recorded, zero without one: if the
+// same backup was restored before, the watermark is in an epoch that the database does not know.
+func raise(ctx context.Context, tx *conn, reason string, seen progress, now time.Time) (runstore.Epoch, error) {
 	row, err := tx.one(ctx, sqlEpochRead)
 	if err != nil {
 		return 0, err
 	}
-	epoch := runstore.Epoch(row[0].(int64)) + 1
+	epoch := max(runstore.Epoch(row[0].(int64)), runstore.Token(seen.Position).Epoch()) + 1 // positions and tokens have the same floor
 	if err := runstore.CheckEpoch(epoch); err != nil {
 		return 0, err
 	}
 	for _, step := range []func() (int64, error){
-		func() (int64, error) { return tx.exec(ctx, sqlEpochRaise, int64(epoch), changes) },
+		func() (int64, error) { return tx.exec(ctx, sqlEpochRaise, int64(epoch), seen.Changes) },
 		func() (int64, error) { return tx.exec(ctx, sqlEpochInsert, int64(epoch), now.UnixMicro(), reason) },
 		func() (int64, error) { return tx.exec(ctx, sqlEpochEndGrants, now.UnixMicro()) },
 		func() (int64, error) { return tx.exec(ctx, sqlEpochMark, int64(epoch.Floor()), now.UnixMicro()) },

@@ -1,4 +1,4 @@
-//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+//go:build unix
 
 package sqlite
 
@@ -8,10 +8,15 @@ import (
 	"syscall"
 )
 
-// lockFile waits for the exclusive lock of a file (flock), which excludes other processes and other
-// handles of this process. On a file system without such locks it does nothing.
-func lockFile(f *os.File) {
-	for errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_EX), syscall.EINTR) {
+// lockFile takes the exclusive lock of a file (flock), which excludes other processes and other
+// handles of this process. It returns false if one of them has it. On a file system without such
+// locks it takes none and returns true.
+func lockFile(f *os.File) bool {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EINTR) {
+			return !errors.Is(err, syscall.EWOULDBLOCK)
+		}
 	}
 }
 

@@ -119,6 +119,38 @@ func TestRestoredBackupRaisesTheEpoch(t *testing.T) {
 	}
 }
 
+// TestBackupThatIsRestoredTwice restores a backup, grants a lease, and restores the same backup again.
+// Nothing that the first restored store gave out is given out by the second.
+func TestBackupThatIsRestoredTwice(t *testing.T) {
+	t.Parallel()
+	path, backup, _, _, _ := restoreFixture(t)
+	var before runstore.Lease
+	var last runstore.Position
+	for restores := range runstore.Epoch(3) {
+		copyFile(t, backup, path)
+		s := openAt(t, path, embedded.NewHost())
+		if all := epochs(t, s); len(all) != 1 || all[0].Epoch != restores+1 {
+			t.Errorf("restore %d: got epochs %+v, want %d", restores+1, all, restores+1)
+		}
+		granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+			Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "third", TTL: runstore.MaxTTL},
+		})
+		if err != nil || granted.Token <= before.Token {
+			t.Errorf("restore %d: got token %v, %v, want one above %v", restores+1, granted.Token, err, before.Token)
+		}
+		if err := appendEvent(t, s, granted.Lease); err != nil {
+			t.Fatal(err)
+		}
+		if at := lastPosition(t, s); at <= last {
+			t.Errorf("restore %d: got an event at position %v, want one above %v", restores+1, at, last)
+		}
+		before, last = granted.Lease, lastPosition(t, s)
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestCopiedDatabaseRaisesTheEpoch(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

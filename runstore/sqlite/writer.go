@@ -246,7 +246,7 @@ func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
 		if err := w.store.damage.refusal(); err != nil {
 			return nil, unavailable(err)
 		}
-		_, err := c.exec(ctx, "BEGIN IMMEDIATE")
+		err := w.store.beginWrite(ctx, c)
 		if err == nil {
 			return w.store.newTx(ctx, c)
 		}
@@ -350,6 +350,7 @@ func (w *writer) rollback(c *conn) error {
 	clear(w.store.heads) // they describe rows that were not committed
 	w.store.lastState = cachedState{}
 	_, err := c.exec(context.Background(), "ROLLBACK")
+	w.store.watermark.unlock()
 	if code(err) == sqlite3.SQLITE_ERROR {
 		return nil // SQLite has already rolled back, as it does when the disk is full
 	}

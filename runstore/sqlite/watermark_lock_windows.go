@@ -1,0 +1,27 @@
+package sqlite
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/windows"
+)
+
+// lockedByte is what lockFile locks: a byte beyond the content, because Windows keeps others from
+// reading what is locked.
+var lockedByte = windows.Overlapped{OffsetHigh: 1 << 30}
+
+// lockFile takes an exclusive lock of a file, which excludes other processes and other handles of
+// this process. It returns false if one of them has it. On a file system without such locks it takes
+// none and returns true.
+func lockFile(f *os.File) bool {
+	at := lockedByte
+	err := windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at)
+	return !errors.Is(err, windows.ERROR_LOCK_VIOLATION)
+}
+
+// unlockFile releases the lock of lockFile. Closing the file releases it too.
+func unlockFile(f *os.File) {
+	at := lockedByte
+	_ = windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &at)
+}
