@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -354,71 +353,6 @@ func TestFeedAfterAFailoverThatWasSlept(t *testing.T) {
 	bigtable.PublishPending(t.Context(), old[0])
 	if n := len(whole(t, openBare(t, table), 0, 10, nil)); n != 7 {
 		t.Errorf("the feed has %d events, want 7", n)
-	}
-}
-
-// A handle that was suspended over a failover has events to publish, of which the failover lost all but
-// one. The lost ones do not come into the feed, and each event of the history that goes on does once,
-// whether the handle appends, reviews its page or creates one when it wakes.
-func TestFeedAfterAFailoverWithEventsToPublish(t *testing.T) {
-	t.Parallel()
-	writeBack := func(t *testing.T, s *bigtable.Store) {
-		t.Helper()
-		if err := bigtable.WriteBack(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range []struct {
-		name string
-		// asleep is the last that the handle does before it is suspended, and awake the first after.
-		asleep, awake func(t *testing.T, s *bigtable.Store)
-	}{
-		{name: "it appends to its page"},
-		{name: "it reviews its page", awake: writeBack},
-		{name: "it creates a page", asleep: func(t *testing.T, s *bigtable.Store) {
-			writeBack(t, s)
-			writeBack(t, s) // nothing was appended since, so it closes the page
-		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			table := newTable(t)
-			tbl := raw(t, table)
-			handles := bareHandles(t, table, 2)
-			old, heir := handles[0], openBare(t, table)
-			inPages(t, handles[:1], 3)
-			if c.asleep != nil {
-				c.asleep(t, old)
-			}
-			commit(t, old, signal("run 0", "kept"))
-			survived := snapshot(t, tbl)
-			commit(t, old, signal("run 0", "lost"))
-			commit(t, old, signal("run 0", "lost"))
-			survived.rollBack(t, tbl)
-			if _, err := heir.RaiseEpoch(t.Context(), "failover"); err != nil {
-				t.Fatal(err)
-			}
-			if c.awake != nil {
-				c.awake(t, old)
-			}
-			for range 2 {
-				bigtable.PublishAgain(t.Context(), old, "run 0")
-			}
-			var got []string
-			after, next := runstore.Position(0), map[runstore.RunID]runstore.Seq{}
-			for _, run := range []runstore.RunID{"run 1", "run 0", "run 0", "run 0"} {
-				commit(t, heir, signal(run, "next"))
-				bigtable.PublishPending(t.Context(), heir)
-				for _, e := range whole(t, heir, after, 10, next) {
-					got = append(got, fmt.Sprint(e.Run, " ", e.Seq, " ", string(e.Data)))
-					after = e.Position
-				}
-			}
-			want := []string{"run 0 1 0", "run 0 2 1", "run 0 3 2", "run 0 4 kept", "run 1 1 next", "run 0 5 next", "run 0 6 next", "run 0 7 next"}
-			if !slices.Equal(got, want) {
-				t.Errorf("the feed has the events %q, want %q", got, want)
-			}
-		})
 	}
 }
 

@@ -189,10 +189,7 @@ func (s *engine) advanceHint(ctx context.Context, hint int64) error {
 
 // hint returns the number up to which all pages are written back to the rows of their runs.
 func (s *engine) hint(ctx context.Context) (hint int64, err error) {
-	err = s.readList(ctx, []string{kindHint}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
-		hint = hintOf(r)
-		return nil
-	})
+	_, hint, err = s.readPagesAndHint(ctx, nil)
 	return hint, err
 }
 
