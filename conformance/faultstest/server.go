@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/loopback"
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
@@ -45,14 +46,13 @@ type request struct {
 }
 
 func newServer(ctx context.Context) (*server, error) {
-	s := &server{store: memory.New(nil), address: "127.0.0.1:0", conns: map[net.Conn]bool{}}
+	s := &server{store: memory.New(nil), conns: map[net.Conn]bool{}}
 	return s, s.Restart(ctx)
 }
 
 // Restart implements conformance.Server.
 func (s *server) Restart(ctx context.Context) error {
-	var listen net.ListenConfig
-	listener, err := listen.Listen(ctx, "tcp", s.address)
+	listener, err := loopback.ListenAgain(ctx, s.address)
 	if err != nil {
 		return err
 	}

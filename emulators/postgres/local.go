@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/tapestore/tapestore/emulators"
 	"github.com/tapestore/tapestore/emulators/internal/host"
+	"github.com/tapestore/tapestore/internal/loopback"
 )
 
 // dirPrefix begins the names of the temporary directories of servers.
@@ -161,21 +161,13 @@ func (l *localServer) startOnFreePort(ctx context.Context) (version string, err 
 	return version, err
 }
 
-// freePort returns a port on which no process listens. It is below the range that systems use for
-// outgoing connections: such a connection might take the port while the server is down, and a
-// client that dials it then might even connect to itself.
+// freePort returns a port on which no process listens.
 func freePort(ctx context.Context) (int, error) {
-	const lowest, highest = 15_000, 32_000
-	var listen net.ListenConfig
-	var err error
-	for range 100 {
-		port := lowest + rand.IntN(highest-lowest)
-		var l net.Listener
-		if l, err = listen.Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return port, l.Close()
-		}
+	l, err := loopback.Listen(ctx)
+	if err != nil {
+		return 0, err
 	}
-	return 0, fmt.Errorf("no free port on 127.0.0.1: %w", err)
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // arguments returns the server's command line.

@@ -136,6 +136,9 @@ func (e *epochs) raise(ctx context.Context, epocher runstore.EpochManager, answe
 		last = all[len(all)-1]
 	}
 	fmt.Fprintf(asks, "%s is in epoch %d%s. A new epoch ends every lease granted so far.\n", shownURL(e.url), last.Epoch, why(last))
+	if e.above > int64(last.Epoch) {
+		fmt.Fprintf(asks, "It is raised to %d, above %d; start no driver before.\n", e.above+1, e.above)
+	}
 	if e.reason == "" {
 		if e.reason, err = ask(ctx, answers, asks, "Reason: "); err != nil || e.reason == "" {
 			return errors.New("the epoch was not raised: say why with --reason TEXT")
@@ -154,7 +157,7 @@ func (e *epochs) raise(ctx context.Context, epocher runstore.EpochManager, answe
 	}
 	switch {
 	case err != nil && runstore.OutcomeOf(err) == runstore.NotApplied && reached > last.Epoch:
-		return fmt.Errorf("the epoch is %d and was not raised further; repeat the command: %w", reached, err)
+		return fmt.Errorf("the epoch is %d and was not raised further: repeat the command, and start no driver before it is above %d: %w", reached, e.above, err)
 	case err != nil && runstore.OutcomeOf(err) == runstore.NotApplied:
 		return fmt.Errorf("the epoch was not raised: %w", err)
 	case err != nil:

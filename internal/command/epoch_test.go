@@ -63,8 +63,8 @@ func TestEpochCommand(t *testing.T) {
 				got.FeedAbove != int64(runstore.Epoch(2).Floor()) || !strings.Contains(errs, "in epoch 1 (2") {
 				t.Errorf("the second raise: got %q, %q, %v", out, errs, err)
 			}
-			out, _, err = here(t, "", "epoch", "raise", "--store", url, "--yes", "--reason", "restored again", "--above", "4", "--format", "json")
-			if err != nil || json.Unmarshal([]byte(out), &got) != nil || got.Epoch != 5 || got.Was != 2 {
+			out, errs, err = here(t, "", "epoch", "raise", "--store", url, "--yes", "--reason", "restored again", "--above", "4", "--format", "json")
+			if err != nil || !strings.Contains(errs, "It is raised to 5, above 4;") || json.Unmarshal([]byte(out), &got) != nil || got.Epoch != 5 || got.Was != 2 {
 				t.Errorf("raise above 4: got %q, %v", out, err)
 			}
 			out, _, err = here(t, "", "epoch", "list", "--store", url)
@@ -121,7 +121,7 @@ func TestEpochNotRaised(t *testing.T) {
 		{"raise --store plain:", "", "plain: has no epochs"},
 		{"list --store plain:", "", "plain: has no epochs"},
 		{"raise --store away: --reason r --yes", "", "the epoch was not raised"},
-		{"raise --store away-later: --reason r --yes --above 5", "", "the epoch is 2 and was not raised further"},
+		{"raise --store away-later: --reason r --yes --above 5", "", "the epoch is 2 and was not raised further: repeat the command, and start no driver before it is above 5"},
 		{"raise --store " + url + " --reason r --yes --above -1", "", "--above is -1; it is from 0 to 8190"},
 		{"raise --store " + url + " --reason r --yes --above 8191", "", "--above is 8191; it is from 0 to 8190"},
 		{"raise --store vague: --reason r --yes", "", "it is unknown whether the epoch was raised"},

@@ -90,7 +90,11 @@ func LockWatermark(t *testing.T, path string) (unlock func(), ok bool) {
 		t.Fatal(err)
 	}
 	unlock = sync.OnceFunc(func() { _ = file.Close() })
-	if !lockFile(file) {
+	locked, err := lockFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !locked {
 		unlock()
 		return nil, false
 	}

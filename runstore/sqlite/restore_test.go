@@ -1,7 +1,6 @@
 package sqlite_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -176,35 +175,6 @@ func TestWatermarkIsUnlockedByAFailure(t *testing.T) {
 			d.set(nil)
 		})
 	}
-}
-
-// TestWatermarkIsUnlockedByGivingUp lets a caller give up while another process holds SQLite's write
-// lock. The caller's process must not keep the watermark locked.
-func TestWatermarkIsUnlockedByGivingUp(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "tape.db")
-	s := openAt(t, path, embedded.NewHost())
-	lease := held(t, s, runstore.MaxTTL)
-	resume := embedded.StallSQLite(t, path)
-	defer resume()
-	ctx, giveUp := context.WithCancel(t.Context())
-	gaveUp := make(chan error)
-	go func() {
-		b := runstore.NewBatch("run", lease.Fence())
-		b.Append("test", nil)
-		_, err := s.Commit(ctx, b)
-		gaveUp <- err
-	}()
-	awaitQueued(t, s, 1)
-	giveUp()
-	if err := <-gaveUp; !errors.Is(err, runstore.ErrUnavailable) {
-		t.Errorf("got %v, want ErrUnavailable", err)
-	}
-	unlock, ok := sqlite.LockWatermark(t, path)
-	if !ok {
-		t.Fatal("the watermark is locked")
-	}
-	unlock()
 }
 
 // TestRestoreAfterARemovedWatermark lets one process remove its watermark and create another, as

@@ -167,6 +167,7 @@ func open(ctx context.Context, path string, options *Options) (*database, error)
 		for range opts.Readers {
 			c, err := db.connect(ctx, "query_only(1)")
 			if err != nil {
+				db.watermark.close()
 				return nil, errors.Join(err, db.closeConnections())
 			}
 			db.readers <- c
@@ -202,7 +203,8 @@ func (db *database) prepare(ctx context.Context, c *conn) error {
 		_ = c.script(ctx, "ROLLBACK") // the first error is the one to report
 		return err
 	}
-	if err := retryWhileBusy(ctx, func() error { return c.script(ctx, "COMMIT") }); err != nil {
+	// Without ctx: the driver returns its error even if the COMMIT succeeds as it ends.
+	if err := retryWhileBusy(ctx, func() error { return c.script(context.WithoutCancel(ctx), "COMMIT") }); err != nil {
 		return err
 	}
 	db.watermark.record(db.progress)

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -40,15 +41,18 @@ type cachedState struct {
 	state
 }
 
-// beginWrite begins a write transaction. While another process writes, it returns an error for which
-// isBusy is true.
+// beginWrite begins a write transaction and locks the watermark. If another process writes at the
+// moment, it returns an error for which isBusy is true: at once, or, if only the watermark is locked,
+// when ctx ends. The caller tries again as long as it waits.
 func (db *database) beginWrite(ctx context.Context, c *conn) error {
-	if !db.watermark.lock() {
-		return errLocked
-	}
-	if _, err := c.exec(ctx, "BEGIN IMMEDIATE"); err != nil {
-		db.watermark.unlock()
+	if _, err := c.exec(context.Background(), "BEGIN IMMEDIATE"); err != nil { // without ctx, see snapshot
 		return err
+	}
+	for wait := newLockBackoff(); !db.watermark.lock(); wait.pause() {
+		if ctx.Err() != nil {
+			_, err := c.exec(context.Background(), "ROLLBACK")
+			return errors.Join(errLocked, err)
+		}
 	}
 	return nil
 }

@@ -23,11 +23,11 @@ import (
 //
 // It is not simple because several processes write the file.
 //
-//  1. A write transaction holds the file's lock (flock) from before its beginning until its commit
+//  1. A write transaction takes the file's lock (flock) as it begins, and holds it until its commit
 //     is recorded. So the records are in the order of the commits, and none replaces a higher
 //     watermark by a lower one. A process that is paused with the lock is like one that is paused
-//     with SQLite's write lock: other processes wait before their transactions begin, where their
-//     callers can give up.
+//     with SQLite's write lock: in other processes the callers wait before anything of theirs is
+//     applied, and can give up.
 //  2. A commit is acknowledged only after it is recorded. The file is never synced: a kill of the
 //     process loses nothing of it, and a power cut makes it lag behind. A watermark that lags
 //     raises no epoch and does no harm.
@@ -69,25 +69,27 @@ func (w *watermark) read() (p progress, ok bool, err error) {
 // lock locks the file for a write transaction, and opens or creates it as needed. It returns false
 // while another process or handle has it locked.
 //
-// A file that cannot be opened does not prevent the transaction; record then removes it.
+// A file that cannot be opened or locked does not prevent the transaction; record then removes it.
 func (w *watermark) lock() bool {
-	for w != nil {
-		if w.file == nil && w.open() != nil {
-			return true
-		}
-		if !lockFile(w.file) {
-			return false
-		}
-		there, err := idAtPath(w.path)
-		if err == nil && there.same(w.id) {
-			return true
-		}
-		w.close()
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return true
-		}
+	if w == nil {
+		return true
 	}
-	return true
+	if w.file == nil && w.open() != nil {
+		return true
+	}
+	locked, err := lockFile(w.file)
+	if err == nil && !locked {
+		return false
+	}
+	var there fileID
+	if err == nil {
+		there, err = idAtPath(w.path)
+	}
+	if err == nil && there.same(w.id) {
+		return true
+	}
+	w.close()
+	return err != nil && !errors.Is(err, fs.ErrNotExist) // otherwise the caller tries again with the file that is there now
 }
 
 // open opens the file at path. This happens when the store is opened, because later the process may
@@ -100,7 +102,7 @@ func (w *watermark) open() error {
 	if w.id, err = idOfFile(file); err != nil {
 		return errors.Join(err, file.Close())
 	}
-	w.file = file
+	w.file, w.known = file, progress{}
 	return nil
 }
 
@@ -113,16 +115,14 @@ func (w *watermark) record(p progress) {
 	if w == nil {
 		return
 	}
-	defer w.unlock()
-	if p == w.known {
-		return
+	if p != w.known {
+		if err := w.write(p); err != nil {
+			w.remove()
+			return
+		}
+		w.known = p
 	}
-	if err := w.write(p); err != nil {
-		_ = os.Remove(w.path)
-		w.close()
-		return
-	}
-	w.known = p
+	w.unlock()
 }
 
 func (w *watermark) write(p progress) error {
@@ -132,6 +132,16 @@ func (w *watermark) write(p progress) error {
 	w.line = p.append(w.line[:0])
 	_, err := w.file.WriteAt(w.line, 0)
 	return err
+}
+
+// remove removes the file. It is also emptied, which counts as missing, because Windows removes no file
+// that another process has open.
+func (w *watermark) remove() {
+	if w.file != nil {
+		_ = w.file.Truncate(0)
+	}
+	w.close()
+	_ = os.Remove(w.path)
 }
 
 // unlock releases the lock of a transaction that has ended.
@@ -145,7 +155,7 @@ func (w *watermark) unlock() {
 func (w *watermark) close() {
 	if w != nil && w.file != nil {
 		_ = w.file.Close() // the file is never synced, so an error loses nothing
-		w.file, w.known = nil, progress{}
+		w.file = nil
 	}
 }
 
@@ -211,9 +221,6 @@ func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time) error 
 	}
 	reason := reasonToRaise(have, seen, ok)
 	if reason == "" {
-		if ok {
-			w.known = seen // already recorded, so record can skip it
-		}
 		return nil
 	}
 	_, err = raise(ctx, tx, reason, seen, now)

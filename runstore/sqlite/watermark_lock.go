@@ -9,13 +9,15 @@ import (
 )
 
 // lockFile takes the exclusive lock of a file (flock), which excludes other processes and other
-// handles of this process. It returns false if one of them has it. On a file system without such
-// locks it takes none and returns true.
-func lockFile(f *os.File) bool {
+// handles of this process. It returns false if one of them has it.
+func lockFile(f *os.File) (locked bool, err error) {
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EINTR) {
-			return !errors.Is(err, syscall.EWOULDBLOCK)
+		switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return false, nil
+		default:
+			return err == nil, err
 		}
 	}
 }

@@ -12,12 +12,14 @@ import (
 var lockedByte = windows.Overlapped{OffsetHigh: 1 << 30}
 
 // lockFile takes an exclusive lock of a file, which excludes other processes and other handles of
-// this process. It returns false if one of them has it. On a file system without such locks it takes
-// none and returns true.
-func lockFile(f *os.File) bool {
+// this process. It returns false if one of them has it.
+func lockFile(f *os.File) (locked bool, err error) {
 	at := lockedByte
-	err := windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at)
-	return !errors.Is(err, windows.ERROR_LOCK_VIOLATION)
+	err = windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at)
+	if errors.Is(err, windows.ERROR_LOCK_VIOLATION) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // unlockFile releases the lock of lockFile. Closing the file releases it too.

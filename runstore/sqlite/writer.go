@@ -215,7 +215,7 @@ func (w *writer) release(c *conn) {
 func (w *writer) runAlone(c *conn, op *operation) error {
 	tx, err := w.begin(c, op)
 	if err != nil {
-		return unavailable(err)
+		return unavailable(errors.Join(op.ctx.Err(), err))
 	}
 	if err := w.apply(tx, []*operation{op}); err != nil {
 		return err
@@ -241,14 +241,13 @@ var errAbandoned = errors.New("the caller gave up while another process held the
 // begin starts a write transaction. It waits while other processes hold the lock, for as long as
 // the leader's caller waits.
 func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
-	ctx := context.Background() // the transaction serves many callers, and no single context ends it
 	for wait := newLockBackoff(); ; {
 		if err := w.store.damage.refusal(); err != nil {
 			return nil, unavailable(err)
 		}
-		err := w.store.beginWrite(ctx, c)
+		err := w.store.beginWrite(leader.ctx, c)
 		if err == nil {
-			return w.store.newTx(ctx, c)
+			return w.store.newTx(context.Background(), c) // it serves many callers, and no single context ends it
 		}
 		if !isBusy(err) {
 			return nil, unavailable(err)

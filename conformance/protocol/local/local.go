@@ -14,6 +14,7 @@ import (
 
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/protocol"
+	"github.com/tapestore/tapestore/internal/loopback"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver"
@@ -65,7 +66,7 @@ func start(t conformance.T, h conformance.Harness, mode tape.FenceMode) (protoco
 		Probes:  serveHTTP(t, probes),
 		Costly:  h.Costly,
 		Beside: func(t conformance.T) string {
-			beside := &served{mode: mode, open: s.open, address: "127.0.0.1:0"}
+			beside := &served{mode: mode, open: s.open}
 			beside.start(t)
 			t.Cleanup(func() { beside.stop() })
 			return beside.address
@@ -97,7 +98,7 @@ type served struct {
 
 func open(t conformance.T, h conformance.Harness, mode tape.FenceMode) *served {
 	t.Helper()
-	s := &served{mode: mode, open: h.New(t).Open, address: "127.0.0.1:0"}
+	s := &served{mode: mode, open: h.New(t).Open}
 	s.start(t)
 	t.Cleanup(func() { s.stop() })
 	return s
@@ -110,7 +111,7 @@ func (s *served) start(t conformance.T) {
 	if err != nil {
 		t.Fatalf("open the store: %v", err)
 	}
-	lis, err := net.Listen("tcp", s.address)
+	lis, err := loopback.ListenAgain(t.Context(), s.address)
 	if err != nil {
 		_ = store.Close()
 		t.Fatalf("listen: %v", err)

@@ -31,7 +31,7 @@ func replicas(t conformance.T, h conformance.Harness, mode tape.FenceMode, n int
 	all := make([]protocol.Replica, n)
 	for i := range all {
 		halt := newHalt()
-		s := &served{mode: mode, address: "127.0.0.1:0", matcherTTL: replicaTTL(h), open: func(ctx context.Context) (runstore.RunStore, error) {
+		s := &served{mode: mode, matcherTTL: replicaTTL(h), open: func(ctx context.Context) (runstore.RunStore, error) {
 			store, err := instance.Open(ctx)
 			if err != nil {
 				return nil, err
