@@ -41,16 +41,19 @@ func TestEngines(t *testing.T) {
 			t.Parallel()
 			h := harness(t)
 			target := local.Start(t, h, tape.FenceConnection)
-			switch name {
-			case "alloydb":
+			if name == "alloydb" {
 				target.Like = "postgres"
-			case "spanner":
-				feed, rest := readingFeeds(affordable(t, protocol.Cases()))
-				protocol.RunCases(t, target, rest...)
-				protocol.RunCases(t, local.Start(t, h, tape.FenceConnection), feed...)
-				return
 			}
-			protocol.Run(t, target)
+			cases := protocol.Cases()
+			if name == "spanner" {
+				cases = affordable(t, cases)
+			}
+			if name == "spanner" || name == "bigtable" {
+				var feed []protocol.Case
+				feed, cases = readingFeeds(cases)
+				protocol.RunCases(t, local.Start(t, h, tape.FenceConnection), feed...)
+			}
+			protocol.RunCases(t, target, cases...)
 		})
 	}
 }
@@ -77,8 +80,8 @@ func affordable(t *testing.T, cases []protocol.Case) (some []protocol.Case) {
 }
 
 // readingFeeds splits the cases into those that read the feed of all runs and the others. On
-// Spanner the former have a store of their own, because the cost of the emulator's feed reads grows
-// with the content of the store.
+// Spanner and Bigtable the former have another store, because the cost of the emulators' feed reads
+// grows with the content of the store.
 func readingFeeds(cases []protocol.Case) (feed, rest []protocol.Case) {
 	for _, c := range cases {
 		if slices.Contains([]string{"T6", "T7", "feeds", "reactions", "tasks"}, c.Group) {

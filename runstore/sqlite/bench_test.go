@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -97,6 +98,49 @@ func BenchmarkLoneWriter(b *testing.B) {
 	held := leases(b, s, 1)
 	for b.Loop() {
 		appendUnder(b, s, held[0])
+	}
+}
+
+// BenchmarkBesideABusyProcess commits every 5 ms beside another opening of the file, with connections of its
+// own, that commits without pause, from one or 64 goroutines. It reports the time of a commit: how long a
+// heartbeat takes beside a busy process.
+func BenchmarkBesideABusyProcess(b *testing.B) {
+	for _, busy := range []int{1, 64} {
+		b.Run(fmt.Sprintf("committers=%d", busy), func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "tape.db")
+			var open [2]*sqlite.Store
+			for i := range open {
+				s, err := sqlite.Open(b.Context(), path, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer func() { _ = s.Close() }()
+				open[i] = s
+			}
+			held := leases(b, open[0], busy+1)
+			var stop atomic.Bool
+			var wg sync.WaitGroup
+			for i := range busy {
+				wg.Go(func() {
+					for !stop.Load() {
+						appendUnder(b, open[0], held[i])
+					}
+				})
+			}
+			var times []time.Duration
+			for b.Loop() {
+				began := time.Now()
+				appendUnder(b, open[1], held[busy])
+				times = append(times, time.Since(began))
+				time.Sleep(5 * time.Millisecond)
+			}
+			stop.Store(true)
+			wg.Wait()
+			slices.Sort(times)
+			for name, q := range map[string]float64{"p50-ms": 0.5, "p95-ms": 0.95, "max-ms": 1} {
+				b.ReportMetric(float64(times[int(q*float64(len(times)-1))].Microseconds())/1000, name)
+			}
+		})
 	}
 }
 
