@@ -33,6 +33,8 @@ func readStores() []faultyStore {
 			"I10/a-tailing-reader-misses-nothing-though-commits-are-held-open", feedByAllocation},
 		{"feed-page-skips", "A page of the feed that ends early is resumed one position too far.",
 			"I10/resuming-after-each-position-yields-the-rest", feedSkips},
+		{"feed-stops-in-a-gap", "A position that no event has is taken for the end of the feed.",
+			"I10/resuming-between-two-positions-yields-the-rest", feedStopsInAGap},
 		{"feed-by-rank", "A position counts the events that are stored, so that a purge frees the last ones for others.",
 			"I10/a-purged-position-is-given-to-no-other-event", feedByRank},
 		{"purge-raises-the-epoch", "A purge raises the epoch, and so skips the positions that it lost.",
@@ -229,6 +231,16 @@ func feedSkips(s *store) {
 			events = events[1:]
 		}
 		return events, err
+	}
+}
+
+func feedStopsInAGap(s *store) {
+	s.feed = func(ctx context.Context, h *handle, after runstore.Position, limit int) ([]runstore.FeedEvent, error) {
+		all, err := wholeFeed(ctx, h)
+		if err != nil || after > 0 && !slices.ContainsFunc(all, func(e runstore.FeedEvent) bool { return e.Position == after }) {
+			return nil, err
+		}
+		return h.Handle.ReadFeed(ctx, runstore.FeedQuery{After: after, Limit: limit})
 	}
 }
 

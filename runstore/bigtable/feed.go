@@ -226,8 +226,8 @@ const maxChunk = 4 * pagesPerRequest
 func (s *engine) readFeed(ctx context.Context, after int64, limit int, final bool) (events []runstore.FeedEvent, err error) {
 	from := s.purgedStretches.of(after)
 	number, seen := from>>positionBits, from&maxPageEvents
-	if from == 0 {
-		number = firstPage
+	if number < firstPage {
+		number, seen = firstPage, 0
 	}
 	if next, skips := s.skipGap(number); skips {
 		number, seen = next, 0

@@ -23,9 +23,13 @@ func Feeds() []harness.Case {
 			empty before, then holds each event once at a positive position, and run by run it equals the journals. A
 			store that leaves out unfenced events, or delivers one twice, fails.`},
 		{Guarantee: "I10", Name: "resuming-after-each-position-yields-the-rest", Run: feedResumes, Doc: `
-			A reader resumes the feed after each of its positions, in pages of three sizes, and just before each
-			event. It gets exactly the events that follow, in the same order and at the same positions. A store that
-			resumes one position too far, or numbers events by the page, makes a reader miss or repeat one.`},
+			A reader resumes the feed after each of its positions, in pages of three sizes. It gets exactly the events
+			that follow, in the same order and at the same positions. A store that resumes one position too far, or
+			numbers events by the page, makes a reader miss or repeat one.`},
+		{Guarantee: "I10", Name: "resuming-between-two-positions-yields-the-rest", Needs: []harness.Need{harness.NeedEpoch}, Run: feedGaps, Doc: `
+			A reader resumes at positions that no event has: before the first event, and in the gaps between two
+			events, also where an epoch was raised. It gets the next event. A store that finds nothing there keeps a
+			reader waiting for ever that has looked for its position by time.`},
 		{Guarantee: "I10", Name: "a-tailing-reader-misses-nothing", Run: func(t harness.T, e *harness.Env) { tail(t, e, nil) }, Doc: `
 			Four handles commit to five runs at random while three readers follow the feed from their last positions,
 			in pages of 1, 7 and the largest count. Each reader sees every event once, run by run in the order of the
@@ -137,12 +141,28 @@ func feedResumes(t harness.T, e *harness.Env) {
 				kit.NamesOf(rest, kit.FeedName), kit.NamesOf(feed[i+1:], kit.FeedName))
 		}
 	}
-	// A position between two events, or before the first event, is a valid cursor too.
-	for i, event := range feed {
-		page, err := other.ReadFeed(t.Context(), runstore.FeedQuery{After: event.Position - 1, Limit: 1})
-		if err != nil || len(page) != 1 || !sameEvent(page[0], event) {
-			t.Errorf("just before event %d at position %d: %+v, %v", i, event.Position, page, err)
+}
+
+// feedGaps resumes at distances of powers of two behind each event, and just before the next one.
+func feedGaps(t harness.T, e *harness.Env) {
+	total := scatter(t, e, 3)
+	e.RaiseEpoch(t, e.Store, "test")
+	b := runstore.NewBatch("one", runstore.Unguarded("test"))
+	b.Append("event", nil)
+	kit.MustCommit(t, e.Store, b)
+	other, last := e.Reopen(t), runstore.Position(0)
+	for i, event := range kit.FeedOf(t, e, e.Store, total+1) {
+		check := func(after runstore.Position) {
+			page, err := other.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: 1})
+			if err != nil || len(page) != 1 || !sameEvent(page[0], event) {
+				t.Errorf("after position %d, before event %d at position %d and behind position %d: %+v, %v", after, i, event.Position, last, page, err)
+			}
 		}
+		for distance := runstore.Position(1); last+distance < event.Position; distance *= 2 {
+			check(last + distance)
+		}
+		check(event.Position - 1)
+		last = event.Position
 	}
 }
 
