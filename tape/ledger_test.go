@@ -43,7 +43,7 @@ func TestWaitingForATurn(t *testing.T) {
 		start := func(ctx context.Context, usd float64) <-chan error {
 			done := make(chan error, 1)
 			go func() { done <- charge(ctx, tp, usd) }()
-			time.Sleep(time.Second) // longer than the pause of a caller that has lost
+			time.Sleep(200 * time.Millisecond) // longer than the pause of a caller that has lost, and 42 are shorter than a turn
 			synctest.Wait()
 			return done
 		}
