@@ -101,9 +101,9 @@ func BenchmarkLoneWriter(b *testing.B) {
 	}
 }
 
-// BenchmarkBesideABusyProcess commits every 5 ms beside another opening of the file, with connections of its
-// own, that commits without pause, from one or 64 goroutines. It reports the time of a commit: how long a
-// heartbeat takes beside a busy process.
+// BenchmarkBesideABusyProcess commits every 5 ms while another handle with other connections, like another
+// process, commits without pause from one or 64 goroutines. It reports how long a commit takes, and so how
+// long a heartbeat would.
 func BenchmarkBesideABusyProcess(b *testing.B) {
 	for _, busy := range []int{1, 64} {
 		b.Run(fmt.Sprintf("committers=%d", busy), func(b *testing.B) {

@@ -134,8 +134,8 @@ func TestWatermarkIsLockedByATransaction(t *testing.T) {
 	}
 }
 
-// TestWatermarkIsUnlockedByAFailure lets each call to the disk fail in turn. Whatever the outcome is,
-// the watermark must not stay locked, because other processes could not write any more.
+// TestWatermarkIsUnlockedByAFailure lets each call to the disk fail in turn. The watermark must not stay
+// locked after any outcome, because other processes could not write any more.
 func TestWatermarkIsUnlockedByAFailure(t *testing.T) {
 	t.Parallel()
 	for call, f := range map[string]fault{
