@@ -155,10 +155,10 @@ func (s *server) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		s.mu.Lock()
-		r, frozen := s.requests[id], s.frozen
-		once := r.once
-		s.mu.Unlock()
+		r, once, frozen := s.lookUp(id)
+		if r == nil { // from a client of another server, which had this port before
+			return
+		}
 		if frozen != nil {
 			<-frozen
 		}
@@ -170,6 +170,18 @@ func (s *server) serve(conn net.Conn) {
 			return
 		}
 	}
+}
+
+// lookUp returns the request with that id, nil if there is none, its Once, and the channel to wait
+// for while the server is frozen.
+func (s *server) lookUp(id int) (*request, *sync.Once, chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id < 0 || id >= len(s.requests) {
+		return nil, nil, nil
+	}
+	r := s.requests[id]
+	return r, r.once, s.frozen
 }
 
 // dropsReply reports whether the kill of the server prevents the reply to r.

@@ -39,13 +39,14 @@ func main() {
 		os.Exit(measure(path, os.Args[1:]))
 	}
 	full := flag.Bool("full", false, "race detector on every package, all rounds of every case")
+	race := flag.Bool("race", false, "race detector on every package, with the rounds of a quick run")
 	flag.Parse()
-	if !run(*full) {
+	if !run(*full, *full || *race) {
 		os.Exit(1)
 	}
 }
 
-func run(full bool) (passed bool) {
+func run(full, raceEverywhere bool) (passed bool) {
 	began := time.Now()
 	if full {
 		if err := os.Setenv(effort.Variable, "full"); err != nil {
@@ -61,18 +62,18 @@ func run(full bool) (passed bool) {
 		{packages: plain, flags: []string{"-p=3"}},
 		{packages: rest, flags: []string{"-p=2"}},
 	}
-	if full { // with the race detector packages compute more than they wait
+	if raceEverywhere { // then packages compute more than they wait
 		groups = []group{{packages: slices.Concat(plain, rest), flags: []string{"-p=2"}}}
 	}
 	race := raceFlags()
-	if !full && len(race) > 0 {
+	if !raceEverywhere && len(race) > 0 {
 		groups = append(groups, group{label: "race", packages: []string{sqlite}, flags: []string{"-run=^TestConformanceInMemory$"}})
 	}
 	if len(race) == 0 {
 		fmt.Println("race detector: OFF. It needs cgo and a C compiler.")
 	}
 	for i := range groups {
-		if i > 0 || full {
+		if i > 0 || raceEverywhere {
 			groups[i].flags = append(groups[i].flags, race...)
 		}
 	}
@@ -82,7 +83,7 @@ func run(full bool) (passed bool) {
 		wg.Go(func() { g.run(r) })
 	}
 	wg.Wait()
-	return r.print(time.Since(began), full, len(race) > 0)
+	return r.print(time.Since(began), full, raceEverywhere, len(race) > 0)
 }
 
 // others returns the module's packages that are not in plain.

@@ -167,7 +167,7 @@ func reason(output []string) string {
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // print prints where the time went, what was skipped and left out, and what failed.
-func (r *report) print(took time.Duration, full, race bool) (passed bool) {
+func (r *report) print(took time.Duration, full, raceEverywhere, race bool) (passed bool) {
 	cpu := r.cpu()
 	slices.SortFunc(r.packages, func(a, b packageResult) int { return cmp.Compare(b.wall, a.wall) })
 	fmt.Fprintf(r.out, "\n%-60s %8s %8s\n", "package", "wall s", "CPU s")
@@ -181,8 +181,11 @@ func (r *report) print(took time.Duration, full, race bool) (passed bool) {
 		fmt.Fprintf(r.out, "%5d  %s\n", r.skipped[why], why)
 	}
 	if !full {
-		fmt.Fprint(r.out, "\nleft to make test-full, and the mutants to make mutants:\n",
-			"       the race detector on the packages that start servers or processes or share no memory, on most of SQLite's tests, on archive, crossrun, retain/bucket, tapeserver/cuts and tapeserver/fuzz\n",
+		fmt.Fprintln(r.out, "\nleft to make test-full, and the mutants to make mutants:")
+		if !raceEverywhere {
+			fmt.Fprintln(r.out, "       the race detector on the packages that start servers or processes or share no memory, on most of SQLite's tests, on archive, crossrun, retain/bucket, tapeserver/cuts and tapeserver/fuzz")
+		}
+		fmt.Fprint(r.out,
 			"       engines in containers, go vet, staticcheck, and the lint of the other modules\n")
 		for _, path := range slices.Sorted(maps.Keys(r.reduced)) {
 			fmt.Fprintf(r.out, "       some rounds of cases in %s (%d reductions, listed by go test -v)\n", path, r.reduced[path])

@@ -60,7 +60,7 @@ func TestReport(t *testing.T) {
 			r := newReport(&out)
 			r.measured = t.TempDir() + "/cpu"
 			r.read(strings.NewReader(test.events), "")
-			if passed := r.print(3*time.Second, false, true); passed != test.passed {
+			if passed := r.print(3*time.Second, false, false, true); passed != test.passed {
 				t.Errorf("passed: got %t, want %t", passed, test.passed)
 			}
 			for _, want := range test.want {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -361,4 +362,64 @@ func stateOf(t *testing.T, s *sqlite.Store) string {
 	}
 	fmt.Fprintf(&state, "%d events, epochs %+v", eventsOf(t, s), epochs(t, s))
 	return state.String()
+}
+
+// TestGivingUpAfterAFailedGroup lets callers give up after their transaction failed, while the first of
+// its operations runs again. Nothing of theirs is written, and a caller that goes on succeeds.
+func TestGivingUpAfterAFailedGroup(t *testing.T) {
+	t.Parallel()
+	d, s, path, _ := failing(t)
+	resume := embedded.StallSQLite(t, path)
+	var wg sync.WaitGroup
+	again, goOn := make(chan struct{}), make(chan struct{})
+	attempts := 0
+	wg.Go(func() {
+		err := sqlite.Write(t.Context(), s, func() {
+			if attempts++; attempts == 2 {
+				close(again)
+				<-goOn
+			}
+		})
+		if err != nil {
+			t.Errorf("the first operation: %v", err)
+		}
+	})
+	awaitQueued(t, s, 1)
+	ctx, giveUp := context.WithCancel(t.Context())
+	commit := func(ctx context.Context) error {
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.Append("test", nil)
+		_, err := s.Commit(ctx, b)
+		return err
+	}
+	const n = 5
+	errs := make([]error, n)
+	var gaveUp sync.WaitGroup
+	for i := range n {
+		gaveUp.Go(func() { errs[i] = commit(ctx) })
+	}
+	var patient error
+	wg.Go(func() { patient = commit(t.Context()) })
+	awaitQueued(t, s, n+2)
+	d.set(nth(1, "write", walFile, fault{code: sqlite3.SQLITE_FULL}))
+	resume()
+	<-again
+	giveUp()
+	gaveUp.Wait() // they return though the first operation's transaction goes on
+	for i, err := range errs {
+		if !errors.Is(err, runstore.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+			t.Errorf("commit %d: got %v, want ErrUnavailable and context.Canceled", i, err)
+		}
+	}
+	close(goOn)
+	wg.Wait()
+	if d.set(nil) != 1 {
+		t.Error("no commit met the fault")
+	}
+	if patient != nil {
+		t.Errorf("the commit whose caller waited: %v", patient)
+	}
+	if got := eventsOf(t, s); got != 1 {
+		t.Errorf("got %d events, want 1", got)
+	}
 }

@@ -23,13 +23,13 @@ import (
 //
 //  1. At most one operation leads. It holds the connection, runs a group that begins with its own
 //     operation, and then passes the lead to the first operation in the queue.
-//  2. An operation leaves the state opWaiting once: the leader claims it, or its caller withdraws
-//     it. A withdrawn operation is never applied.
+//  2. The leader claims an operation that waits, or its caller withdraws it. A withdrawn operation
+//     is never applied.
 //  3. A caller returns only after its operation can no longer be applied: it withdrew before the
 //     transaction began, or it waits for the end of the transaction.
 //  4. A refused operation has written nothing, so the rest of its group proceeds. When the engine
-//     fails in the middle of a group, the transaction is rolled back and each operation runs
-//     again alone.
+//     fails in the middle of a group, the transaction is rolled back, and its operations wait
+//     again, each for a transaction that it shares with no other.
 //
 // Outline: submit enqueues an operation and waits; group leads (begin, take, run, release); run
 // applies the operations (apply) and commits (end).
@@ -53,16 +53,18 @@ type operation struct {
 	// yet, so the other operations of the group proceed. It may run again in another transaction.
 	apply func(*tx) error
 	bulk  bool // takes milliseconds, so it joins no group that another operation leads
+	alone bool // its last transaction failed, so it shares the next one with no other; guarded by the writer's lock
 	state atomic.Int32
 	err   error
 	leads bool // the lead was passed to it; guarded by the writer's lock
-	// turn receives a value when the operation has finished or the lead was passed to it. It is nil
-	// for an operation that leads from the beginning.
+	// turn receives a value when the operation was put back, when it got the lead, and when it has
+	// finished: each at most once. It is nil for an operation that leads from the beginning.
 	turn chan struct{}
 }
 
 // The states of an operation. The leader moves it from opWaiting to opRunning, or the caller moves
-// it from opWaiting to opWithdrawn; whichever is first decides.
+// it from opWaiting to opWithdrawn; whichever is first decides. putBack moves it from opRunning to
+// opWaiting again.
 const (
 	opWaiting int32 = iota
 	opRunning
@@ -84,30 +86,39 @@ func (w *writer) doBulk(ctx context.Context, apply func(*tx) error) error {
 }
 
 func (w *writer) submit(op *operation) error {
-	ctx := op.ctx
-	leads := w.enqueue(op)
-	for !leads {
+	for leads := w.enqueue(op); !leads; leads = w.leads(op) {
 		select {
 		case <-op.turn:
-			if op.state.Load() == opFinished {
-				return op.err
+		case <-op.ctx.Done():
+			if op.state.CompareAndSwap(opWaiting, opWithdrawn) {
+				w.withdraw(op)
+				return unavailable(op.ctx.Err())
 			}
-			leads = true
-			continue
-		case <-ctx.Done():
+			// The leader is applying the operation from the caller's own slices, so the caller must
+			// not have them back yet. The write lock is held: only the disk is between the transaction
+			// and its end.
+			<-op.turn
 		}
-		if op.state.CompareAndSwap(opWaiting, opWithdrawn) {
-			w.withdraw(op)
-			return unavailable(ctx.Err())
+		if op.state.Load() == opFinished {
+			return op.err
 		}
-		// The leader is applying the operation from the caller's own slices, so the caller must not
-		// have them back yet. The write lock is held: only the disk is between the transaction and
-		// its end, and then the outcome is known.
-		<-op.turn
-		return op.err
 	}
 	w.group(op)
 	return op.err
+}
+
+// leads reports whether the lead was passed to an operation.
+func (w *writer) leads(op *operation) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return op.leads
+}
+
+// wake lets the caller of an operation look at it.
+func (op *operation) wake() {
+	if op.turn != nil {
+		op.turn <- struct{}{}
+	}
 }
 
 // enqueue adds an operation to the queue. leads is true if no other operation leads.
@@ -116,7 +127,7 @@ func (w *writer) enqueue(op *operation) (leads bool) {
 	defer w.mu.Unlock()
 	leads, w.leading = !w.leading, true
 	if !leads {
-		op.turn = make(chan struct{}, 1)
+		op.turn = make(chan struct{}, 3)
 	}
 	w.queue = append(w.queue, op)
 	return leads
@@ -141,7 +152,7 @@ func (w *writer) passLead() {
 	for _, op := range w.queue {
 		if op.state.Load() == opWaiting {
 			op.leads = true
-			op.turn <- struct{}{}
+			op.wake()
 			return
 		}
 	}
@@ -149,18 +160,18 @@ func (w *writer) passLead() {
 }
 
 // take claims queued operations whose callers still wait, and appends them to a group up to its
-// maximum size. The leader's operation is the first of the queue. Bulk work stays in the queue
-// until it leads.
+// maximum size. The leader's operation is the first of the queue. Bulk work, and what runs alone,
+// stays in the queue until it leads.
 func (w *writer) take(group []*operation) []*operation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var left []*operation
 	for i, op := range w.queue {
-		if len(group) == w.maxSize {
+		if len(group) == w.maxSize || len(group) > 0 && group[0].alone {
 			left = append(left, w.queue[i:]...)
 			break
 		}
-		if op.bulk && len(group) > 0 {
+		if (op.bulk || op.alone) && len(group) > 0 {
 			left = append(left, op)
 			continue
 		}
@@ -172,36 +183,50 @@ func (w *writer) take(group []*operation) []*operation {
 	return group
 }
 
-// group runs one group as its leader: one transaction, the leader's own operation first. It claims
-// the operations only after the transaction has begun, so that callers can give up while another
-// process holds the lock.
+// putBack lets the operations of a group wait again, before all others, for a transaction each.
+func (w *writer) putBack(group []*operation) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = slices.Concat(group, w.queue)
+	for _, op := range group {
+		op.alone = true
+		op.state.Store(opWaiting)
+		op.wake() // its caller may have given up meanwhile
+	}
+}
+
+// group runs one group as its leader, the leader's own operation first.
 func (w *writer) group(leader *operation) {
 	c := w.store.takeWriter()
-	tx, err := w.begin(c, leader)
-	if errors.Is(err, errAbandoned) {
-		leader.state.Store(opWithdrawn)
-		leader.err = unavailable(errors.Join(leader.ctx.Err(), err))
-		w.release(c)
-		return
-	}
-	group := w.take(nil)
-	if err == nil {
-		group, err = w.run(tx, group)
-	}
+	group, err := w.transact(c, leader)
 	var broken *brokenError
 	if errors.As(err, &broken) && len(group) > 1 {
 		// The transaction was rolled back, and all its results are void. A single operation may be
-		// the cause, so each runs alone and gets a result of its own.
-		for _, op := range group {
-			op.finish(w.runAlone(c, op))
-		}
-		w.release(c)
-		return
+		// the cause.
+		w.putBack(group)
+		group, err = w.transact(c, leader)
 	}
 	w.release(c) // first, so that the next group forms while these callers wake up
 	for _, op := range group {
 		op.finish(err)
 	}
+}
+
+// transact runs one transaction and returns the operations that were in it. The error applies to all
+// of them. It claims operations only after the transaction has begun, so that callers can give up
+// while another process holds the lock.
+func (w *writer) transact(c *conn, leader *operation) ([]*operation, error) {
+	tx, err := w.begin(c, leader)
+	if errors.Is(err, errAbandoned) {
+		leader.state.Store(opWithdrawn)
+		leader.err = unavailable(errors.Join(leader.ctx.Err(), err))
+		return nil, nil
+	}
+	group := w.take(nil)
+	if err != nil {
+		return group, err
+	}
+	return w.run(tx, group)
 }
 
 // release returns the connection and passes the lead.
@@ -212,17 +237,6 @@ func (w *writer) release(c *conn) {
 	w.passLead()
 }
 
-func (w *writer) runAlone(c *conn, op *operation) error {
-	tx, err := w.begin(c, op)
-	if err != nil {
-		return unavailable(errors.Join(op.ctx.Err(), err))
-	}
-	if err := w.apply(tx, []*operation{op}); err != nil {
-		return err
-	}
-	return w.end(tx)
-}
-
 // finish delivers the result to the caller: that of the operation, unless the transaction as a
 // whole failed.
 func (op *operation) finish(err error) {
@@ -230,9 +244,7 @@ func (op *operation) finish(err error) {
 		op.err = err
 	}
 	op.state.Store(opFinished)
-	if op.turn != nil {
-		op.turn <- struct{}{}
-	}
+	op.wake()
 }
 
 // errAbandoned reports that no caller waits for the transaction any more.
