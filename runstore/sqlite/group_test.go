@@ -202,6 +202,9 @@ func testGivingUp(t *testing.T, group int, stall func(path string) (resume func(
 		} else {
 			wg.Go(func() { commit(t.Context()) })
 		}
+		if i == 0 {
+			awaitQueued(t, s, 1) // this one has the lead
+		}
 	}
 	awaitQueued(t, s, n)
 	giveUp()
