@@ -70,14 +70,11 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 	fresh, ticket, moved := false, newTicket(s.clock.local), false
 	for t := s.newBackoff(); ; {
 		if !fresh && (n.fresh || !r.has(n)) {
-			known, err := s.loadCold(ctx, r, n)
-			if err == nil && !known {
-				fresh, err = true, s.load(ctx, r, n)
-			}
-			if err != nil {
+			if err := s.load(ctx, r, n); err != nil {
 				r.forget()
 				return nil, err
 			}
+			fresh = true
 		}
 		if now := s.currentEpoch(); r.stored != nil && r.head.isOld(now) {
 			if err := s.raiseRun(ctx, r, now, t); err != nil {
@@ -201,7 +198,12 @@ func (r *cachedRun) has(n needs) bool {
 	if !r.known || n.results && r.results == nil || n.all || n.epoch {
 		return false
 	}
-	return len(r.unknown(n.keys)) == 0
+	for _, k := range n.keys {
+		if _, known := r.records[k]; !known && !r.isAbsent(k) {
+			return false
+		}
+	}
+	return true
 }
 
 // load reads what an operation needs. It keeps what else the handle remembers if the revision is still the
@@ -258,8 +260,16 @@ func (s *engine) load(ctx context.Context, r *cachedRun, n needs) error {
 		r.all = false
 	}
 	r.all = r.all || all
-	if err := r.learnCold(n.keys, colds); err != nil {
-		return err
+	for _, k := range n.keys {
+		r.records[k] = nil
+	}
+	for _, one := range colds.rows {
+		m := &recordMeta{}
+		if _, err := decodeCell(one.cell, m); err != nil {
+			return err
+		}
+		m.coldRev, m.Hides = one.move.rev, 0
+		r.records[one.key] = m
 	}
 	for _, item := range found.cells[familyRecords] {
 		key := runstore.RecordKey(qualifier(familyRecords, item))

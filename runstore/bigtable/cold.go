@@ -35,11 +35,13 @@ import (
 // A writer decides on versions that were read in this way, and its conditional mutation compares the
 // run's revision. That is safe although the versions of cold records are not in the row that it
 // compares: every change of a record, every move, rewriting and purge replaces the revision. While the
-// revision is the same, no version has changed, wherever it is stored. So a handle that knows the run's row
-// need not read it again (engine.loadCold).
+// revision is the same, no version has changed, wherever it is stored.
 //
 // Rejected: a log-structured merge tree of sorted blocks. It would need fewer rows, but also an index of
 // their keys, and levels that keep writes few. Here a record is written twice, and read by its key.
+// Rejected: a writer that remembers the run's row and reads only the cold row before it compares the
+// revision. It would save a request, but after a failover the row may have that revision again, although the
+// cold row was read in the history that was lost, where the record had changed since.
 
 // columnCold is the column of familyOther, in a run's row, that lists the moves.
 const columnCold = "cold"
@@ -305,43 +307,6 @@ func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*
 		}
 	}
 	return nil, nil, coldPage{}, outcome.Unavailable(errBusy)
-}
-
-// loadCold reads the records that an operation has to know, if all that the handle does not remember of
-// them is in cold rows. It reports whether it did. Unlike withCold it does not read the run's row: the
-// operation's conditional mutation proves that the revision, and so the list of moves, was the same before
-// and after the read.
-func (s *engine) loadCold(ctx context.Context, r *cachedRun, n needs) (done bool, err error) {
-	c, unknown, rest := s.moveLists.of(r.id), r.unknown(n.keys), n
-	rest.keys = nil
-	if n.fresh || !r.has(rest) || !r.all || c == nil || c.id() != r.head.moveListID() || len(r.records)+len(unknown) > maxRecords {
-		return false, nil
-	}
-	page, err := s.coldKeys(ctx, r.id, c, unknown)
-	if err == nil {
-		err = r.learnCold(unknown, page)
-	}
-	if err == nil {
-		err = s.learnFingerprints(ctx, r, c, unknown)
-	}
-	return true, err
-}
-
-// learnCold remembers the cold records among some keys. The other keys are absent, unless they are in the
-// run's row.
-func (r *cachedRun) learnCold(keys []runstore.RecordKey, page coldPage) error {
-	for _, k := range keys {
-		r.records[k] = nil
-	}
-	for _, one := range page.rows {
-		m := &recordMeta{}
-		if _, err := decodeCell(one.cell, m); err != nil {
-			return ofRun(r.id, err)
-		}
-		m.coldRev, m.Hides = one.move.rev, 0
-		r.records[one.key] = m
-	}
-	return nil
 }
 
 // moveListCache remembers the lists of moves of runs that have cold records. They may be out of date.

@@ -54,7 +54,8 @@ import (
 
 const (
 	// pageEntries is how many appends a page takes. 256: many times the number of handles that are
-	// busy at the same time, because each handle that finds the page full needs two requests more.
+	// busy at the same time, because each handle needs a request more to go on in the next page
+	// (sequencer.isLikelyFull), or two.
 	pageEntries = 256
 	// pageBytes closes a page early, because each append writes the whole page again. 16 KB: a page
 	// of 256 entries of one run each has some 12 KB.

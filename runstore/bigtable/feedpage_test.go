@@ -127,6 +127,41 @@ func TestPageIsFull(t *testing.T) {
 	}
 }
 
+// Handles that take turns foresee that a page is full: none appends to it in vain. Each reads the next page
+// once.
+func TestFullPageIsForeseen(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	const n = 8
+	handles := bareHandles(t, table, n)
+	inPages(t, handles, 1)
+	appends, creates, looks := 0, 0, 0
+	watch := server(t).Watch(func(c bigtableemulator.Call) bool {
+		switch page := len(c.Row) > 0 && c.Row[0] == 'l'; {
+		case c.Table != table.String() || isServed(c):
+		case onPage(table)(c):
+			appends++
+		case page && c.Method == swaps:
+			creates++
+		case c.Method == reads:
+			looks++
+		}
+		return false
+	})
+	defer watch.Stop()
+	rounds := bigtable.PageEntries/n + 5
+	inPages(t, handles, rounds)
+	watch.Stop()
+	// The handle that filled the page tries to create the next one, which another handle has created by then.
+	if creates > 2 || appends != rounds*n-1 || looks > n {
+		t.Errorf("%d events of %d handles: %d appends, %d attempts to create a page, %d reads; want an append for each event but one, two attempts and a read for each handle at most",
+			rounds*n, n, appends, creates, looks)
+	}
+	if got := len(whole(t, handles[0], 0, runstore.MaxPage, nil)); got != (rounds+1)*n {
+		t.Errorf("the feed has %d events, want %d", got, (rounds+1)*n)
+	}
+}
+
 // An event is in a page once, even if the append is repeated or its reply is lost.
 func TestPageLosesMessages(t *testing.T) {
 	t.Parallel()

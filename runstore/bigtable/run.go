@@ -123,16 +123,6 @@ func (r *cachedRun) forget() {
 	r.former, r.terms, r.ended = nil, nil, nil
 }
 
-// unknown returns the keys of records that the handle does not remember.
-func (r *cachedRun) unknown(keys []runstore.RecordKey) (unknown []runstore.RecordKey) {
-	for _, k := range keys {
-		if _, known := r.records[k]; !known && !r.isAbsent(k) {
-			unknown = append(unknown, k)
-		}
-	}
-	return unknown
-}
-
 // isAbsent reports whether there certainly is no record of a key, if the handle is up to date.
 func (r *cachedRun) isAbsent(key runstore.RecordKey) bool {
 	return r.all && (r.head.Moved == 0 || !r.mayBeCold(key))

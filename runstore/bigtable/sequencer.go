@@ -40,7 +40,9 @@ type sequencer struct {
 	lock chan struct{} // holds a value while a round is under way; it guards the following
 	end  int64         // the number of open, or if that is nil the first number without a page
 	// open is the open page that the log ends with, or nil.
-	open       *feedPage
+	open *feedPage
+	// others is how many entries other handles added to open between the last two appends of this one.
+	others     int
 	lastReview pageState                   // the state of open at the last periodic review
 	recent     map[int64]*feedPage         // pages up to end that propagateAll may have to write back
 	created    map[int64]bool              // the numbers that this handle has created since the last review
@@ -212,7 +214,7 @@ func (q *sequencer) publish(ctx context.Context, overdue map[runstore.RunID]int6
 		return err
 	}
 	writeBack := overdue != nil
-	for known := !writeBack && q.end > 0; ; known = false {
+	for known := !writeBack && q.end > 0 && !q.isLikelyFull(); ; known = false {
 		if !known {
 			if err := q.catchUp(ctx); err != nil {
 				return err
@@ -261,7 +263,11 @@ func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool)
 		if err != nil {
 			return false, err
 		}
+		before := q.open
 		q.setEnd(now)
+		if q.others = 0; has && now.number == before.number {
+			q.others = now.entries - before.entries - 1
+		}
 		if has {
 			err = q.store.prunePage(ctx, now)
 		}
@@ -281,6 +287,13 @@ func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool)
 		q.created[g.number] = true
 	}
 	return created, err
+}
+
+// isLikelyFull reports whether other handles have probably filled the open page, if they append as they did
+// between the last two appends of this one. Reading the pages is then one request, where an append to a full
+// page and the read that follows it are two.
+func (q *sequencer) isLikelyFull() bool {
+	return q.open != nil && q.open.entries+q.others >= pageEntries
 }
 
 // catchUp reads the pages that the handle does not know yet. It reads the hint first if the handle has not

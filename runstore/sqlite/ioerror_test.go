@@ -371,9 +371,10 @@ func TestGivingUpAfterAFailedGroup(t *testing.T) {
 	d, s, path, _ := failing(t)
 	resume := embedded.StallSQLite(t, path)
 	var wg sync.WaitGroup
-	again, goOn := make(chan struct{}), make(chan struct{})
+	again, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	attempts := 0
 	wg.Go(func() {
+		defer close(ended)
 		err := sqlite.Write(t.Context(), s, func() {
 			if attempts++; attempts == 2 {
 				close(again)
@@ -403,7 +404,11 @@ func TestGivingUpAfterAFailedGroup(t *testing.T) {
 	awaitQueued(t, s, n+2)
 	d.set(nth(1, "write", walFile, fault{code: sqlite3.SQLITE_FULL}))
 	resume()
-	<-again
+	select {
+	case <-again:
+	case <-ended:
+		t.Error("the first operation did not run again")
+	}
 	giveUp()
 	gaveUp.Wait() // they return though the first operation's transaction goes on
 	for i, err := range errs {

@@ -25,8 +25,8 @@ import (
 //     operation, and then passes the lead to the first operation in the queue.
 //  2. The leader claims an operation that waits, or its caller withdraws it. A withdrawn operation
 //     is never applied.
-//  3. A caller returns only after its operation can no longer be applied: it withdrew before the
-//     transaction began, or it waits for the end of the transaction.
+//  3. A caller returns only after its operation can no longer be applied: it withdrew while the
+//     operation waited, or it waits for the end of the transaction.
 //  4. A refused operation has written nothing, so the rest of its group proceeds. When the engine
 //     fails in the middle of a group, the transaction is rolled back, and its operations wait
 //     again, each for a transaction that it shares with no other.
@@ -74,7 +74,7 @@ const (
 
 // do runs apply in a transaction and returns when the transaction is durable. If ctx ends before
 // the transaction begins, nothing is written. Once the transaction has begun, do waits for its
-// result.
+// end. If it was rolled back and the operation waits for another one, do returns.
 func (w *writer) do(ctx context.Context, apply func(*tx) error) error {
 	return w.submit(&operation{ctx: ctx, apply: apply})
 }
@@ -160,8 +160,8 @@ func (w *writer) passLead() {
 }
 
 // take claims queued operations whose callers still wait, and appends them to a group up to its
-// maximum size. The leader's operation is the first of the queue. Bulk work, and what runs alone,
-// stays in the queue until it leads.
+// maximum size. The leader's operation is the first of the queue. Bulk work stays in the queue until
+// it leads, and nothing joins an operation that runs alone.
 func (w *writer) take(group []*operation) []*operation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,7 +171,7 @@ func (w *writer) take(group []*operation) []*operation {
 			left = append(left, w.queue[i:]...)
 			break
 		}
-		if (op.bulk || op.alone) && len(group) > 0 {
+		if op.bulk && len(group) > 0 {
 			left = append(left, op)
 			continue
 		}
