@@ -119,9 +119,13 @@ func TestPurgeIsCollectedLater(t *testing.T) {
 	if !get[bool](t, tx, `SELECT tapestore.collect(NULL, 2000)`) {
 		t.Error("the first of several steps is the last")
 	}
+	session := get[int](t, tx, `SELECT pg_backend_pid()`)
 	if err := tx.Conn().Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	await(t, "the end of the lost session, which has the run", func() bool {
+		return get[int](t, conn, fmt.Sprint(`SELECT count(*) FROM pg_stat_activity WHERE pid = `, session)) == 0
+	})
 	open(t, address)
 	await(t, "the garbage to be collected", func() bool { return get[int](t, conn, leavings) == 0 })
 	events, err := s.ReadJournal(t.Context(), "run", 1, 10)
