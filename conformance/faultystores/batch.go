@@ -2,6 +2,7 @@ package faultystores
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,8 @@ func batchStores() []faultyStore {
 			"I5/seq-is-dense-under-many-writers", acknowledgedLost},
 		{"batch-id-not-remembered", "A repeated batch is applied again.",
 			"I8/a-repeat-gets-the-first-result", idForgotten},
+		{"epoch-forgets-batch-ids", "Raising the epoch removes the ids of the batches before it.",
+			"I8/batch-id-outlives-an-epoch", epochForgetsBatches},
 		{"batch-id-of-any-run", "A batch is taken for one of the same id on another run.",
 			"I8/a-batch-id-belongs-to-its-run", idOfAnyRun},
 		{"several-runs-repeated-run-by-run", "A repeat of a commit over several runs is applied again to the runs that have forgotten it.",
@@ -242,6 +245,20 @@ func acknowledgedLost(s *store) {
 func idForgotten(s *store) {
 	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
 		b.ID = ""
+		return h.Handle.Commit(ctx, b)
+	}
+}
+
+func epochForgetsBatches(s *store) {
+	var epoch atomic.Int64
+	s.raise = func(ctx context.Context, h *handle, reason string) (runstore.Epoch, error) {
+		epoch.Add(1)
+		return h.Handle.RaiseEpoch(ctx, reason)
+	}
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		if n := epoch.Load(); n > 0 && b.ID != "" {
+			b.ID += runstore.BatchID(fmt.Sprint(" of epoch ", n))
+		}
 		return h.Handle.Commit(ctx, b)
 	}
 }

@@ -85,9 +85,10 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			continue
 		}
 		now, _ := s.clock.estimate()
+		var askedAt localclock.Reading
 		asked := r.exists() && n.clock != nil && n.clock(r)
 		if asked {
-			if now, err = s.readServerClock(ctx, runKey(id)); err != nil {
+			if now, askedAt, err = s.askServerClock(ctx, runKey(id)); err != nil {
 				return nil, err
 			}
 		}
@@ -106,7 +107,6 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			fresh = false
 			continue
 		}
-		began := s.clock.local.Read()
 		e, err := f(r, now)
 		if isFull(err) && !moved { // records may have become movable since the last move
 			moved = true
@@ -137,7 +137,8 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		if asked { // earlier readings are obsolete
 			e.m.DeleteTimestampRange(familyClock, columnClock, 0, bigtable.Time(now))
 			if n.strict && r.head.Strict {
-				e.deadline = began.Add(runstore.FromMicros(r.head.expiry(r.beat)).Sub(now))
+				// The lease's rest counts from the request, because the reply may have been long under way.
+				e.deadline = askedAt.Add(runstore.FromMicros(r.head.expiry(r.beat)).Sub(now))
 			}
 		}
 		if err := s.writeAll(ctx, e.rows); err != nil {

@@ -94,11 +94,16 @@ func (c *clock) estimate() (floor time.Time, age time.Duration) {
 
 // readServerClock reads Bigtable's clock in a row.
 func (s *engine) readServerClock(ctx context.Context, row string) (time.Time, error) {
+	now, _, err := s.askServerClock(ctx, row)
+	return now, err
+}
+
+// askServerClock reads Bigtable's clock in a row. It also returns when the request was sent: the clock did not
+// show now before then.
+func (s *engine) askServerClock(ctx context.Context, row string) (now time.Time, asked localclock.Reading, err error) {
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.Increment(familyClock, columnClock, 1)
-	var now time.Time
-	var asked localclock.Reading
-	err := s.retry(ctx, func(ctx context.Context) error {
+	err = s.retry(ctx, func(ctx context.Context) error {
 		asked = s.clock.local.Read()
 		r, err := s.table.ApplyReadModifyWrite(ctx, row, rmw)
 		if err != nil {
@@ -112,13 +117,13 @@ func (s *engine) readServerClock(ctx context.Context, row string) (time.Time, er
 		return nil
 	})
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, asked, err
 	}
 	s.clock.learn(now, asked)
 	if row[:1] == kindClock && s.clock.reads.Add(1)%pruneEvery == 0 {
 		s.inBackground(func(ctx context.Context) error { return s.writeAll(ctx, []mutation{{row, pruneReadings(now), 32}}) })
 	}
-	return now, nil
+	return now, asked, nil
 }
 
 // pruneEvery is after how many readings the older ones are deleted from a clock's row. 64: a prune costs one

@@ -361,7 +361,9 @@ func (s *engine) copyEpochs(ctx context.Context, x *epochs) error {
 	all := make([]mutation, 0, epochCopies)
 	for i := 1; i < epochCopies; i++ {
 		m := bigtable.NewMutation()
-		m.DeleteTimestampRange(familyOther, "", 0, timestampOf(x.current()))
+		if x.current() > 0 { // to Bigtable, a range that ends at 0 has no end
+			m.DeleteTimestampRange(familyOther, "", 0, timestampOf(x.current()))
+		}
 		m.Set(familyOther, "", timestampOf(x.current()), x.stored)
 		all = append(all, mutation{epochKey(i), m, len(x.stored)})
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -109,6 +110,39 @@ func TestRaiseIsCut(t *testing.T) {
 			created := hold(t, s, "new") // by a handle of before
 			if created.Token != runstore.Epoch(1).Floor()+1 {
 				t.Errorf("a new run's first token is %v", created.Token)
+			}
+		})
+	}
+}
+
+// A process is suspended before it copies the epochs, and another one raises the epoch. The late copies do
+// not hide the new epoch from handles that do not know it yet.
+func TestLateCopiesOfTheEpochs(t *testing.T) {
+	t.Parallel()
+	for epoch := range runstore.Epoch(2) {
+		t.Run(fmt.Sprint("of epoch ", epoch), func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			late := openBare(t, table)
+			for range epoch {
+				if _, err := late.RaiseEpoch(t.Context(), "test"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var creators []*bigtable.Store
+			for range 8 { // each reads one of the copies, chosen at random
+				creators = append(creators, openBare(t, table))
+			}
+			raiser := openBare(t, table)
+			arrive := bigtable.CopiesOfEpochs(t, late)
+			if _, err := raiser.RaiseEpoch(t.Context(), "test"); err != nil {
+				t.Fatal(err)
+			}
+			arrive()
+			for i, s := range creators {
+				if got, want := hold(t, s, runstore.RunID(fmt.Sprint("run ", i))).Token, (epoch+1).Floor()+1; got != want {
+					t.Errorf("handle %d: the first token of a new run is %d, want %d, of the new epoch", i, got, want)
+				}
 			}
 		})
 	}

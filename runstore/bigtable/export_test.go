@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"testing"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -195,6 +196,21 @@ func Moves(ctx context.Context, s *Store, id runstore.RunID) (moves int, bytes i
 // SetMoveAbove is Hot for a handle that is open.
 func SetMoveAbove(s *Store, bytes int64) {
 	s.engine.hotBytes, s.engine.maxTombstones, s.engine.rewriteRows = bytes, 10, 10
+}
+
+// CopiesOfEpochs returns a request that copies the epochs as they are now, like one that arrives late.
+func CopiesOfEpochs(t testing.TB, s *Store) (arrive func()) {
+	t.Helper()
+	x, err := s.engine.readEpochs(byTest(t.Context()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := s.engine.copyEpochs(byTest(t.Context()), x); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // ColdRows returns how many rows of cold records a run should have: one for each key and for each move.

@@ -90,6 +90,35 @@ func TestWallClockSteps(t *testing.T) {
 	}
 }
 
+// TestClockStepIsNoStall suspends the host under a lease with a bound on the time without progress.
+// The time of the suspension does not count.
+func TestClockStepIsNoStall(t *testing.T) {
+	t.Parallel()
+	h := embedded.NewHost()
+	s := openAt(t, filepath.Join(t.TempDir(), "tape.db"), h)
+	created, err := s.CreateRun(t.Context(), runstore.RunSpec{
+		ID: "run", Lease: &runstore.LeaseSpec{Owner: "holder", TTL: 5 * time.Minute, MaxStall: 10 * time.Minute},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	renew := func() error {
+		_, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: created.Lease.Fence(), TTL: 5 * time.Minute})
+		return err
+	}
+	for range 3 {
+		h.SetWall(time.Hour) // as after a suspension, which stops the clock of the time that the host is up
+		h.Advance(3 * time.Minute)
+		if err := renew(); err != nil {
+			t.Fatalf("a heartbeat after a suspension: %v", err)
+		}
+	}
+	h.Advance(2 * time.Minute)
+	if err := renew(); !errors.Is(err, runstore.ErrNoProgress) {
+		t.Errorf("a heartbeat 11 minutes after the last progress: got %v, want ErrNoProgress", err)
+	}
+}
+
 // TestStoreClockFollowsTheWallClock follows a wall clock that is ahead, so that due times of the
 // day come true.
 func TestStoreClockFollowsTheWallClock(t *testing.T) {
@@ -120,6 +149,8 @@ func TestReboot(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "tape.db")
 			h := embedded.NewHost()
 			s := openAt(t, path, h)
+			const up = 3 * time.Hour // after it was opened, so that only the grant shows how late it was
+			h.Advance(up)
 			held(t, s, 5*time.Minute)
 			before := now(t, s)
 			if err := s.Close(); err != nil {
@@ -127,6 +158,7 @@ func TestReboot(t *testing.T) {
 			}
 			rebooted := embedded.NewHost()
 			rebooted.SetBoot("boot-2")
+			rebooted.Advance(up)
 			rebooted.SetWall(tc.wall)
 			s = openAt(t, path, rebooted)
 			if n := now(t, s); n.Before(before.Add(-time.Second)) {

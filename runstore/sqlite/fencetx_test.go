@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -90,6 +91,30 @@ func TestTakeoverWaitsForAFencedTransaction(t *testing.T) {
 	// The store's own writes go on after a transaction of the user's.
 	if err := preempt(t.Context(), s, "run"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Another process sets the store clock forward, after the host was suspended, and grants a strict lease that
+// then expires. A transaction under that lease is judged by the clock as it was set.
+func TestFencedTransactionUnderAClockThatWasSet(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "app.db")
+	h := embedded.NewHost()
+	s, other := openAt(t, path, h), openAt(t, path, h)
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(60000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	h.SetWall(time.Hour)
+	lease := grant(t, other, "run", runstore.LeaseSpec{Owner: "holder", TTL: time.Minute, Strict: true})
+	h.Advance(2 * time.Minute)
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.FenceTx(t.Context(), tx, lease.Fence()); !errors.Is(err, runstore.ErrLeaseExpired) {
+		t.Errorf("a transaction under a strict lease that has expired: got %v, want ErrLeaseExpired", err)
 	}
 }
 

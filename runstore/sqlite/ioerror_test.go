@@ -364,6 +364,36 @@ func stateOf(t *testing.T, s *sqlite.Store) string {
 	return state.String()
 }
 
+// TestFailedCreationIsForgotten lets the creation of a run fail, whose place in the file another run gets. What
+// the handle knew of the first run is forgotten, so that later writes to it do not reach the other run.
+func TestFailedCreationIsForgotten(t *testing.T) {
+	t.Parallel()
+	d, s, _, _ := failing(t)
+	spec := runstore.RunSpec{ID: "failed"}
+	spec.Writes.Append("test", nil)
+	d.set(on("write", walFile, fault{code: sqlite3.SQLITE_FULL}))
+	if _, err := s.CreateRun(t.Context(), spec); !errors.Is(err, runstore.ErrUnavailable) {
+		t.Fatalf("create on a full disk: got %v, want ErrUnavailable", err)
+	}
+	d.set(nil)
+	spec.ID = "other"
+	for _, spec := range []runstore.RunSpec{spec, {ID: "failed"}} {
+		if _, err := s.CreateRun(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := runstore.NewBatch("failed", runstore.Unguarded("test"))
+	b.Append("test", nil)
+	if _, err := s.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []runstore.RunID{"failed", "other"} {
+		if events, err := s.ReadJournal(t.Context(), id, 1, 10); err != nil || len(events) != 1 {
+			t.Errorf("%q has %d events, %v, want 1", id, len(events), err)
+		}
+	}
+}
+
 // TestGivingUpAfterAFailedGroup lets callers give up after their transaction failed, while the first of
 // its operations runs again. Nothing of theirs is written, and a caller that goes on succeeds.
 func TestGivingUpAfterAFailedGroup(t *testing.T) {

@@ -46,6 +46,12 @@ func TestRestoreAfterAKill(t *testing.T) {
 	t.Parallel()
 	for name, write := range map[string]func(t *testing.T, s *sqlite.Store, lease runstore.Lease) error{
 		"an append": appendEvent,
+		"a record": func(t *testing.T, s *sqlite.Store, lease runstore.Lease) error {
+			b := runstore.NewBatch("run", lease.Fence())
+			b.Put("record", nil)
+			_, err := s.Commit(t.Context(), b)
+			return err
+		},
 		"a grant": func(t *testing.T, s *sqlite.Store, _ runstore.Lease) error {
 			_, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
 				Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "other", TTL: runstore.MaxTTL}, Preempt: "test",
@@ -67,6 +73,27 @@ func TestRestoreAfterAKill(t *testing.T) {
 			}
 			checkEpochRaised(t, restored(t, path, copied))
 		})
+	}
+}
+
+// TestRefusedAppendIsNoProgress refuses the last append before all handles are closed. What is opened then is
+// no restored backup.
+func TestRefusedAppendIsNoProgress(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, embedded.NewHost())
+	lease := held(t, s, runstore.MaxTTL)
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := appendEvent(t, s, lease); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("an append under a released lease: got %v, want ErrFenced", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if all := epochs(t, openAt(t, path, embedded.NewHost())); len(all) != 0 {
+		t.Errorf("got epochs %+v, want none", all)
 	}
 }
 

@@ -26,6 +26,10 @@ func Once() []harness.Case {
 			A run gets as many other batches with ids as it must remember, between batches without ids; then the first
 			is repeated through two handles. The repeat returns the first result and changes nothing. A store that
 			remembers fewer batches, or that counts batches without ids, applies the repeat again.`},
+		{Guarantee: "I8", Name: "batch-id-outlives-an-epoch", Needs: []harness.Need{harness.NeedEpoch}, Run: repeatAfterEpoch, Doc: `
+			Batches with ids are committed with and without a fence, the epoch is raised twice, and they are repeated
+			through three handles, before and after a grant of the new epoch. Each repeat returns the first result and
+			changes nothing. A store that drops the ids with the old epoch applies, or refuses, what was applied.`},
 		{Guarantee: "I8", Name: "a-batch-id-belongs-to-its-run", Run: idBelongsToRun, Doc: `
 			Batches of one id are committed to two runs. Each applies to its own run, and a repeat on a run returns
 			that run's result. A store that looks an id up without its run takes the second batch for a repeat of the
@@ -132,6 +136,31 @@ func repeatWithoutGuards(t harness.T, e *harness.Env) {
 	b.ID = ""
 	_, err = e.Store.Commit(ctx, b)
 	harness.Refused(t, "the same batch without an id", err, runstore.ErrFenced)
+}
+
+func repeatAfterEpoch(t harness.T, e *harness.Env) {
+	lease := kit.SeedFixture(t, e, "run")
+	other := e.Reopen(t)
+	fenced := runstore.NewBatch("run", lease.Fence())
+	fenced.ID = runstore.NewBatchID()
+	kit.WriteEverything(&fenced.Writes, "new", 5)
+	first := kit.MustCommit(t, e.Store, fenced)
+	signal := runstore.NewBatch("run", runstore.Unguarded("a signal"))
+	signal.ID = runstore.NewBatchID()
+	signal.Append("signal", nil)
+	signal.Put("signal", nil)
+	signalFirst := kit.MustCommit(t, other, signal)
+	repeated := func(when string, stores ...runstore.RunStore) {
+		t.Helper()
+		repeats(t, when+": a repeat of a batch under the old fence", fenced, first, stores...)
+		repeats(t, when+": a repeat of a signal", signal, signalFirst, stores...)
+	}
+	e.RaiseEpoch(t, e.Store, "test")
+	e.RaiseEpoch(t, e.Store, "once more")
+	late := e.Reopen(t)
+	repeated("in the new epoch", late, other, e.Store)
+	e.Append(t, late, e.Acquire(t, late, "run", "next"), "next")
+	repeated("under a grant of the new epoch", e.Store, late, other)
 }
 
 func remembered(t harness.T, e *harness.Env) {

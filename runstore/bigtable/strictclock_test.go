@@ -1,0 +1,66 @@
+package bigtable_test
+
+import (
+	"context"
+	"errors"
+	"path"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+	"github.com/tapestore/tapestore/runstore/serving"
+)
+
+// The reply with the time of Bigtable's clock, by which a strict lease is live, arrives after the lease has
+// ended. The write counts the lease's rest from when it asked, and is not sent.
+func TestStrictLeaseEndsBehindALateClock(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	other := openBare(t, table)
+	var expiry atomic.Pointer[time.Time] // set while replies are late
+	var read atomic.Int64                // the time in the late reply, microseconds
+	s := openBare(t, table, func(o *bigtable.Options) {
+		o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := invoke(ctx, method, req, reply, cc, opts...)
+				ends := expiry.Load()
+				if path.Base(method) != clock || serving.Operation(ctx) == "" || ends == nil || err != nil {
+					return err
+				}
+				read.Store(reply.(*bigtablepb.ReadModifyWriteRowResponse).Row.Families[0].Columns[0].Cells[0].TimestampMicros)
+				await(t, "the end of the lease", func() bool {
+					now, err := other.Now(context.WithoutCancel(ctx))
+					return err != nil || now.After(*ends)
+				})
+				return nil
+			}))
+	})
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	for ttl := 500 * time.Millisecond; ; ttl *= 4 { // until the clock is read before the lease ends
+		granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+			Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "strict", TTL: ttl, Strict: true}, Preempt: "test",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expiry.Store(&granted.Lease.ExpiresAt)
+		_, err = s.Commit(t.Context(), appending(granted.Lease, "late"))
+		expiry.Store(nil)
+		if !errors.Is(err, runstore.ErrLeaseExpired) {
+			t.Errorf("a commit behind the end of its strict lease: got %v, want ErrLeaseExpired", err)
+		}
+		if read.Load() < runstore.Micros(granted.Lease.ExpiresAt) {
+			break
+		}
+	}
+	if events, err := s.ReadJournal(t.Context(), "run", 1, 10); err != nil || len(events) != 0 {
+		t.Errorf("the journal has %d events, %v, want none", len(events), err)
+	}
+}
