@@ -82,12 +82,20 @@ func TestFencedTransaction(t *testing.T) {
 	for _, test := range []struct {
 		fence runstore.Fence
 		want  error
-	}{{runstore.Fence{}, runstore.ErrInvalid}, {absent(t, s), runstore.ErrNotFound}} {
+	}{{runstore.Fence{}, runstore.ErrInvalid}, {absent(t, s), runstore.ErrNotFound}, {expired(t, s), runstore.ErrLeaseExpired}} {
 		if err, commit := payUnder(t.Context(), s, c, test.fence, 2, true, func() {}); !errors.Is(err, test.want) || commit == nil {
 			t.Errorf("got %v, and %v of the commit; want %v and no commit", err, commit, test.want)
 		}
 	}
 	wantPayments(t, c, 1)
+}
+
+// expired returns the fence of a strict lease that has expired.
+func expired(t *testing.T, s *spanner.Store) runstore.Fence {
+	t.Helper()
+	lease := holdAs(t, s, "expired", runstore.LeaseSpec{Owner: "holder", TTL: runstore.MinTTL, Strict: true})
+	past(t, s, lease.ExpiresAt)
+	return lease.Fence()
 }
 
 // absent returns the fence of a run that was purged.

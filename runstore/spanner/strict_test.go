@@ -2,6 +2,7 @@ package spanner_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -68,6 +69,20 @@ func TestStrictLeaseBoundsCommits(t *testing.T) {
 			if bounded := left <= runstore.MaxTTL; bounded != strict {
 				t.Errorf("%s: the commit is given up after %v; at the lease's expiry: got %t, want %t", id, left, bounded, strict)
 			}
+		}
+	}
+	shorter := runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL / 2, Strict: true}
+	longer := runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, Strict: true}
+	for i, specs := range [][]runstore.LeaseSpec{{shorter, longer}, {longer, shorter}} {
+		var batches []runstore.Batch
+		for _, spec := range specs {
+			batches = append(batches, appending(holdAs(t, s, runstore.RunID(fmt.Sprint("both ", i, spec.TTL)), spec), "event"))
+		}
+		if _, err := s.CommitMulti(t.Context(), batches); err != nil {
+			t.Fatal(err)
+		}
+		if left > shorter.TTL {
+			t.Errorf("a commit under two strict leases is given up after %v, behind the end of the one of %v", left, shorter.TTL)
 		}
 	}
 }
