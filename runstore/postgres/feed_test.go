@@ -111,6 +111,10 @@ func TestFeedWaitsForItsWriters(t *testing.T) {
 			if got := feedOf(t, s, runstore.MaxPage); !slices.Equal(got, []string{"before"}) {
 				t.Errorf("while a writer is open that may append below it, the feed shows %q, want what was before", got)
 			}
+			newest, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: runstore.MaxPage})
+			if err != nil || len(newest) != 1 || string(newest[0].Data) != "before" {
+				t.Errorf("meanwhile the newest events are %+v, %v; want what was before", newest, err)
+			}
 			if lag, err := s.FeedLag(t.Context()); err != nil || lag.Events != 1 {
 				t.Errorf("the feed's lag is %+v, %v; want one event", lag, err)
 			}

@@ -108,6 +108,41 @@ func (i *interloper) TraceQueryStart(ctx context.Context, conn *pgx.Conn, data p
 	return i.wire.TraceQueryStart(ctx, conn, data)
 }
 
+// The reply of a commit over several runs is lost, and all of them have forgotten its result when the store
+// asks: the outcome is unknown, and the commit is not sent again.
+func TestMultiCommitThatAllRunsForgot(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	other := open(t, address)
+	i := &interloper{wire: &wire{}, before: ".settle("}
+	i.do = func() {
+		for _, id := range []runstore.RunID{"a", "b"} {
+			for range 3 * runstore.RememberedBatches {
+				b := runstore.NewBatch(id, runstore.Unguarded("test"))
+				b.ID = runstore.NewBatchID()
+				commit(t, other, b)
+			}
+		}
+	}
+	s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
+	batches := twoBatches(t, s)
+	for n := range batches {
+		batches[n].Events = nil // they would tell
+		batches[n].Put("counted", []byte("value"))
+		batches[n].ID = runstore.NewBatchID()
+	}
+	i.lose(loseReply, "lock_runs")
+	if _, err := s.CommitMulti(t.Context(), batches); !errors.Is(err, runstore.ErrUnknownOutcome) {
+		t.Errorf("got %v, want ErrUnknownOutcome", err)
+	}
+	for _, id := range []runstore.RunID{"a", "b"} {
+		records, err := other.ReadRecords(t.Context(), id, runstore.RecordQuery{Keys: []runstore.RecordKey{"counted"}})
+		if err != nil || len(records) != 1 || records[0].Version != 1 {
+			t.Errorf("%q has %+v, %v; want the record once, at version 1", id, records, err)
+		}
+	}
+}
+
 // A commit of several runs that was applied, and whose reply was lost, is reported as applied,
 // although one of its runs was purged, or has evicted the result, when it is settled. A retry
 // returns the same, whatever is lost.

@@ -41,10 +41,10 @@ func Feeds() []harness.Case {
 			a position when a commit begins, and shows later positions before it ends, loses the event for a reader
 			that has passed.`},
 		{Guarantee: "I10", Name: "positions-grow-over-a-purge", Run: feedOverPurge, Doc: `
-			The run that holds the feed's last position is purged. The rest of the feed stays as it was, a reader may
-			resume after any purged position, and the next events, of a new run of that id and of another run, are
-			above the highest position before. A store that hands a purged position out again hides the new event from
-			that reader.`},
+			The run that holds the feed's last position is purged, then an older one. The rest of the feed stays as it
+			was, a reader may resume after any purged position, and the next events, of a new run of a purged id and
+			of another run, are above the highest position before. A store that hands a purged position out again
+			hides the new event from that reader.`},
 		{Guarantee: "I10", Name: "a-purged-position-is-given-to-no-other-event", Run: feedPositionsUsedOnce, Doc: `
 			The only run in the feed is purged and created anew, three times over, by one handle. Each new event is
 			at a position above all before, and both handles read it after the purged position. A store that numbers
@@ -293,10 +293,14 @@ func feedOverPurge(t harness.T, e *harness.Env) {
 	highest := feed[total-1].Position
 	other := e.Reopen(t)        // opened before the purge, because a store that opens may raise its epoch
 	purged := feed[total-1].Run // the run that holds the highest position
-	b := runstore.NewBatch(purged, runstore.Unguarded("test"))
-	b.Purge = true
-	kit.MustCommit(t, e.Store, b)
-	rest := slices.DeleteFunc(slices.Clone(feed), func(event runstore.FeedEvent) bool { return event.Run == purged })
+	rest := slices.Clone(feed)
+	for _, of := range []int{total - 1, 0} {
+		id := rest[min(of, len(rest)-1)].Run
+		b := runstore.NewBatch(id, runstore.Unguarded("test"))
+		b.Purge = true
+		kit.MustCommit(t, e.Store, b)
+		rest = slices.DeleteFunc(rest, func(event runstore.FeedEvent) bool { return event.Run == id })
+	}
 	kit.CheckOrder(t, "the feed after the purge, beside the events of the other runs",
 		kit.NamesOf(kit.MustCollect(t, "feed", kit.FeedAfter(ctx, e.Store, 0, 2)), kit.FeedName), kit.NamesOf(rest, kit.FeedName))
 	// A reader that had read to the end can still resume, and is not ahead of the store.

@@ -51,8 +51,9 @@ func Fences() []harness.Case {
 			changes. A store that judges guards first makes the old holder read again and retry for ever.`},
 		{Guarantee: "I3", Name: "fence-does-not-replace-other-guards", Run: allGuards, Doc: `
 			The holder commits under its current fence with one guard that fails among others that hold: version of a
-			record, absence, seq, status. Each batch is ErrConflict and leaves the run as it was; with guards that
-			all hold the batch applies. A store that skips the guards when a fence is present loses updates.`},
+			record, absence, seq, status; and with a failing guard alone, on the record that it changes and on
+			another. Each batch is ErrConflict and leaves the run as it was; with guards that all hold the batch
+			applies. A store that skips the guards when a fence is present loses updates.`},
 		{Guarantee: "I3", Name: "release-in-a-batch-ends-the-grant", Run: batchReleases, Doc: `
 			A holder's last batch also releases the lease. The run then has no holder and keeps token and expiry; a
 			later commit and renewal under that grant are ErrFenced, a repeated release succeeds, and the next grant
@@ -349,6 +350,15 @@ func allGuards(t harness.T, e *harness.Env) {
 		b.Require(guard)
 		_, err := e.Store.Commit(t.Context(), b)
 		harness.Refused(t, "the current fence with a guard that fails", err, runstore.ErrConflict)
+	}
+	for _, version := range []runstore.Version{0, 2} { // of a record that exists at version 1
+		for _, key := range []runstore.RecordKey{"new", "record"} {
+			b := runstore.NewBatch("run", lease.Fence(), runstore.AtVersion("record", version))
+			b.Append("conflict", nil)
+			b.Put(key, nil)
+			_, err := e.Store.Commit(t.Context(), b)
+			harness.Refused(t, fmt.Sprintf("a record %q if another is at version %d", key, version), err, runstore.ErrConflict)
+		}
 	}
 	kit.CheckUnchanged(t, "refused batches", before, kit.Dump(t, e.Store, "run"))
 	b = kit.Appending(lease, "two")

@@ -37,8 +37,9 @@ func Versions() []harness.Case {
 			store that starts a new record at version 1 lets an old claim match it.`},
 		{Guarantee: "I4", Name: "versions-go-on-over-a-purge", Run: versionsOverPurge, Doc: `
 			A run with a record that exists and one that was deleted is purged and created anew. The same keys start
-			above the versions that they had, and a claim on an old version is ErrConflict. A store that starts
-			versions at 1 after a purge lets a claim on the former run match a record of the new one.`},
+			above the versions that they had, and a claim on an old version is ErrConflict; so does a record that is
+			made with the run each time. A store that starts versions at 1 after a purge lets a claim on the former
+			run match a record of the new one.`},
 		{Guarantee: "I4", Name: "guards-are-judged-by-what-other-handles-wrote", Run: guardsOfOthers, Doc: `
 			Two handles write in turn, each guarded by the version and the seq that the other has just made. Every
 			write applies. A store whose handle judges a guard by its own memory of the run refuses the third write,
@@ -216,6 +217,22 @@ func versionsOverPurge(t harness.T, e *harness.Env) {
 		_, err := e.Store.Commit(t.Context(), b)
 		harness.Refused(t, fmt.Sprintf("a claim on record %q of the purged run", key), err, runstore.ErrConflict)
 		kit.Equal(t, "the record", string(kit.Record(t, other, "run", key).Value), "new")
+	}
+	spec := runstore.RunSpec{ID: "made with a record"}
+	spec.Writes.Put("k", nil)
+	for last, round := runstore.Version(0), 0; round < 3; round++ {
+		created, err := e.Store.CreateRun(t.Context(), spec)
+		if err != nil {
+			t.Fatalf("create: %v", err)
+		}
+		made := created.Committed.Versions[0]
+		if made <= last {
+			t.Errorf("made for the %d. time with its run a record begins at version %d, before it had %d", round+1, made, last)
+		}
+		last = made
+		b := runstore.NewBatch(spec.ID, runstore.Unguarded("test"))
+		b.Purge = true
+		kit.MustCommit(t, e.Store, b)
 	}
 }
 
