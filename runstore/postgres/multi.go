@@ -13,14 +13,21 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// CommitMulti implements runstore.MultiCommitter, in one transaction and one round trip.
+// CommitMulti implements runstore.MultiCommitter, in one transaction and one round trip;
+// purges take more.
 func (e *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
 	requests := make([]*request, len(batches))
 	for i, b := range batches {
 		requests[i] = commitRequest(b)
 		requests[i].write.sharedTime = true
 	}
-	return e.performMulti(ctx, batches, requests)
+	done, err := e.performMulti(ctx, batches, requests)
+	for _, b := range batches {
+		if err == nil && b.Purge {
+			e.collectAfter(ctx, b.Run())
+		}
+	}
+	return done, err
 }
 
 // performMulti is perform for batches of several runs, which are applied together or not at all.

@@ -74,6 +74,15 @@ func TestPurgeLeavesNothing(t *testing.T) {
 			t.Errorf("purge of %q: %d rows are left", id, n)
 		}
 	}
+	purgeable(t, s, conn, "one of two", 5001)
+	batches := []runstore.Batch{runstore.NewBatch("one of two", runstore.Unguarded("test")), appending(hold(t, s, "kept"), "event")}
+	batches[0].Purge = true
+	if _, err := s.CommitMulti(t.Context(), batches); err != nil {
+		t.Fatal(err)
+	}
+	if n := get[int](t, conn, leavings); n != keep {
+		t.Errorf("purge in a commit over two runs: %d rows are left", n)
+	}
 }
 
 // What a purge could not collect is not to be seen, neither by readers nor by the run that is

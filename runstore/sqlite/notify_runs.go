@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,9 +49,13 @@ func (e *engine) watchOthers(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		stop := make(chan struct{})
-		o.stop = stop
-		e.watching.Go(func() { e.watchRuns(c, stop) })
+		// Before RunWakeups returns: what others change from then on is new.
+		w := &watcher{engine: e, conn: c, stop: make(chan struct{})}
+		if _, err := w.look(ctx); err != nil {
+			return errors.Join(err, c.close())
+		}
+		o.stop = w.stop
+		e.watching.Go(w.work)
 	}
 	o.waiting++
 	context.AfterFunc(ctx, func() {
@@ -63,27 +68,45 @@ func (e *engine) watchOthers(ctx context.Context) error {
 	return nil
 }
 
-func (e *engine) watchRuns(c *conn, stop chan struct{}) {
-	defer func() { _ = c.close() }() // the connection only read
+// watcher looks for changes by other processes on a connection of its own.
+type watcher struct {
+	engine  *engine
+	conn    *conn
+	stop    chan struct{}
+	version driver.Value // SQLite's data version when it last looked
+	known   int64        // foreign changes at that time
+}
+
+// look reports whether others have changed the file since the last look.
+func (w *watcher) look(ctx context.Context) (changed bool, err error) {
+	v, err := w.conn.one(ctx, dataVersion)
+	if err != nil || v[0] == w.version {
+		return false, err
+	}
+	foreign, err := w.engine.foreign(w.conn)
+	if err != nil {
+		return false, err
+	}
+	changed = foreign > w.known
+	w.version, w.known = v[0], foreign
+	return changed, nil
+}
+
+// work wakes waiters after changes, until it is stopped or the handle is closed.
+func (w *watcher) work() {
+	defer func() { _ = w.conn.close() }() // the connection only read
 	tick := time.NewTicker(watchPace)
 	defer tick.Stop()
-	var version driver.Value
-	known, begun := int64(0), false
 	for {
-		if v, err := c.one(context.Background(), dataVersion); err == nil && v[0] != version {
-			if foreign, err := e.foreign(c); err == nil {
-				if begun && foreign > known {
-					e.wakeAfterOthers(c)
-				}
-				version, known, begun = v[0], foreign, true
-			}
-		}
 		select {
-		case <-stop:
+		case <-w.stop:
 			return
-		case <-e.closed:
+		case <-w.engine.closed:
 			return
 		case <-tick.C:
+		}
+		if changed, err := w.look(context.Background()); err == nil && changed {
+			w.engine.wakeAfterOthers(w.conn)
 		}
 	}
 }

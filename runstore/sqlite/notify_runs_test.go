@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
@@ -79,6 +80,35 @@ func TestOthersWakeBySight(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "a hint at the release by another process", func() bool { return wakeup.Take(releases) })
+}
+
+// TestOthersWriteAtOnce has another process write right after a caller began to wait, again and again. Each
+// time that wakes the caller, although nothing follows.
+func TestOthersWriteAtOnce(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s, other := openFile(t, path), foreign(t, path)
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		ch, err := s.RunWakeups(ctx, "run", runstore.OnWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.Append("event", nil)
+		if _, err := other.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ch:
+		case <-time.After(time.Minute):
+			t.Fatal("nothing wakes the caller within a minute")
+		}
+		cancel()
+	}
 }
 
 // TestRefusedWritesOfOthersWakeNobody refuses a write of another process, which is not a change.
