@@ -98,8 +98,8 @@ func (s *engine) readServerClock(ctx context.Context, row string) (time.Time, er
 	return now, err
 }
 
-// askServerClock reads Bigtable's clock in a row. It also returns when the request was sent: the clock did not
-// show now before then.
+// askServerClock reads Bigtable's clock in a row. asked is when the request was sent: the clock showed now after
+// that.
 func (s *engine) askServerClock(ctx context.Context, row string) (now time.Time, asked localclock.Reading, err error) {
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.Increment(familyClock, columnClock, 1)

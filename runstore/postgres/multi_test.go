@@ -127,7 +127,7 @@ func TestMultiCommitThatAllRunsForgot(t *testing.T) {
 	s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
 	batches := twoBatches(t, s)
 	for n := range batches {
-		batches[n].Events = nil // they would tell
+		batches[n].Events = nil // their nonces would show that the commit was applied
 		batches[n].Put("counted", []byte("value"))
 		batches[n].ID = runstore.NewBatchID()
 	}

@@ -364,6 +364,26 @@ func stateOf(t *testing.T, s *sqlite.Store) string {
 	return state.String()
 }
 
+// TestWaitingOnAFailingDisk lets a caller begin to wait while the disk cannot be read. It is refused, and can
+// wait once the disk is sound.
+func TestWaitingOnAFailingDisk(t *testing.T) {
+	t.Parallel()
+	d, s, _, _ := failing(t)
+	d.set(func(call, _ string) fault {
+		if call == "read" {
+			return fault{code: sqlite3.SQLITE_IOERR_READ}
+		}
+		return fault{}
+	})
+	_, err := s.RunWakeups(t.Context(), "run", runstore.OnWrite)
+	if met := d.set(nil); met == 0 || !errors.Is(err, runstore.ErrUnavailable) {
+		t.Errorf("got %v after %d faults, want ErrUnavailable", err, met)
+	}
+	if _, err := s.RunWakeups(t.Context(), "run", runstore.OnWrite); err != nil {
+		t.Errorf("on the sound disk: %v", err)
+	}
+}
+
 // TestFailedCreationIsForgotten lets the creation of a run fail, whose place in the file another run gets. What
 // the handle knew of the first run is forgotten, so that later writes to it do not reach the other run.
 func TestFailedCreationIsForgotten(t *testing.T) {

@@ -51,8 +51,8 @@ func (e *engine) watchOthers(ctx context.Context) error {
 		}
 		// Before RunWakeups returns: what others change from then on is new.
 		w := &watcher{engine: e, conn: c, stop: make(chan struct{})}
-		if _, err := w.look(ctx); err != nil {
-			return errors.Join(err, c.close())
+		if _, err := w.look(); err != nil {
+			return unavailable(errors.Join(err, c.close()))
 		}
 		o.stop = w.stop
 		e.watching.Go(w.work)
@@ -68,7 +68,7 @@ func (e *engine) watchOthers(ctx context.Context) error {
 	return nil
 }
 
-// watcher looks for changes by other processes on a connection of its own.
+// watcher looks for changes by other processes. It has its own connection.
 type watcher struct {
 	engine  *engine
 	conn    *conn
@@ -78,8 +78,8 @@ type watcher struct {
 }
 
 // look reports whether others have changed the file since the last look.
-func (w *watcher) look(ctx context.Context) (changed bool, err error) {
-	v, err := w.conn.one(ctx, dataVersion)
+func (w *watcher) look() (changed bool, err error) {
+	v, err := w.conn.one(context.Background(), dataVersion)
 	if err != nil || v[0] == w.version {
 		return false, err
 	}
@@ -105,7 +105,7 @@ func (w *watcher) work() {
 			return
 		case <-tick.C:
 		}
-		if changed, err := w.look(context.Background()); err == nil && changed {
+		if changed, err := w.look(); err == nil && changed {
 			w.engine.wakeAfterOthers(w.conn)
 		}
 	}

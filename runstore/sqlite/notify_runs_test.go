@@ -102,11 +102,7 @@ func TestOthersWriteAtOnce(t *testing.T) {
 		if _, err := other.Commit(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case <-ch:
-		case <-time.After(time.Minute):
-			t.Fatal("nothing wakes the caller within a minute")
-		}
+		await(t, "a hint at a write right after the caller began to wait", func() bool { return wakeup.Take(ch) })
 		cancel()
 	}
 }

@@ -49,7 +49,6 @@ func killedFlood(t harness.T, e *harness.Env) {
 	say := func() string {
 		return fmt.Sprintf("the feed holds %d events, the journal %d: %s", len(feed), last, kit.SeqsOf(feed))
 	}
-	late := e.Reopen(t)
 	var events []runstore.Event
 	feeds := map[string][]runstore.FeedEvent{}
 	for { // a server may still apply a request of the killed process; then all is read again
@@ -62,6 +61,7 @@ func killedFlood(t harness.T, e *harness.Env) {
 			last = e.Get(t, "run").LastSeq
 			return runstore.Seq(len(feed)) >= last
 		}, say)
+		late := e.Reopen(t)
 		events = kit.Journal(t, e.Store, "run")
 		for who, s := range map[string]runstore.RunStore{"a handle opened before": other, "a handle opened afterwards": late} {
 			feeds[who] = kit.MustCollect(t, "feed", kit.FeedAfter(t.Context(), s, 0, 100))

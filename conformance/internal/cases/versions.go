@@ -227,7 +227,7 @@ func versionsOverPurge(t harness.T, e *harness.Env) {
 		}
 		made := created.Committed.Versions[0]
 		if made <= last {
-			t.Errorf("made for the %d. time with its run a record begins at version %d, before it had %d", round+1, made, last)
+			t.Errorf("in round %d the record that is made with its run begins at version %d, and had version %d before", round+1, made, last)
 		}
 		last = made
 		b := runstore.NewBatch(spec.ID, runstore.Unguarded("test"))
