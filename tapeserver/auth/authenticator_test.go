@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -23,9 +24,11 @@ import (
 	"github.com/tapestore/tapestore/internal/certtest"
 )
 
-// issuer is an OpenID Connect issuer on loopback.
+// issuer is an OpenID Connect issuer. Its client calls it without a network, so a test within
+// synctest.Test can wait for the end of its requests.
 type issuer struct {
-	*httptest.Server
+	URL    string
+	client *http.Client
 	mu     sync.Mutex
 	keys   map[string]*ecdsa.PrivateKey // that it publishes, by id
 	broken atomic.Bool
@@ -33,10 +36,9 @@ type issuer struct {
 	asked  atomic.Int64 // for its keys
 }
 
-func newIssuer(t *testing.T) *issuer {
-	t.Helper()
-	i := &issuer{keys: map[string]*ecdsa.PrivateKey{}}
-	i.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func newIssuer() *issuer {
+	i := &issuer{URL: "http://localhost", keys: map[string]*ecdsa.PrivateKey{}}
+	i.client = &http.Client{Transport: handlerTransport(func(w http.ResponseWriter, r *http.Request) {
 		if i.broken.Load() || i.noKeys.Load() && r.URL.Path == "/keys" {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
@@ -57,9 +59,17 @@ func newIssuer(t *testing.T) *issuer {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(reply)
-	}))
-	t.Cleanup(i.Close)
+	})}
 	return i
+}
+
+// handlerTransport makes a request by calling the handler.
+type handlerTransport http.HandlerFunc
+
+func (h handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	reply := httptest.NewRecorder()
+	h(reply, req)
+	return reply.Result(), nil
 }
 
 // key makes a key with an id and, if publish is set, publishes it.
@@ -112,10 +122,10 @@ func principalsFile(t *testing.T, text string) string {
 
 func TestTokensOfAnIssuer(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
+	i := newIssuer()
 	key, unpublished := i.key(t, "k1", true), i.key(t, "k1", false)
 	file := principalsFile(t, "principals:\n  - {name: named, role: operate, oidc_subject: boss}\n  - {name: mail, role: drive, tenants: [m], oidc_email: a@b}\n")
-	c, err := New(Options{File: file, Issuer: &Issuer{URL: i.URL, Audience: "tape", RolesClaim: "roles", TenantsClaim: "https://t/enants"}})
+	c, err := New(Options{File: file, Issuer: &Issuer{URL: i.URL, Client: i.client, Audience: "tape", RolesClaim: "roles", TenantsClaim: "https://t/enants"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,9 +181,13 @@ func TestTokensOfAnIssuer(t *testing.T) {
 // requests.
 func TestKeysOfAnIssuer(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
+	synctest.Test(t, testKeysOfAnIssuer)
+}
+
+func testKeysOfAnIssuer(t *testing.T) {
+	i := newIssuer()
 	i.broken.Store(true)
-	c, err := New(Options{Issuer: &Issuer{URL: i.URL, Audience: "tape"}})
+	c, err := New(Options{Issuer: &Issuer{URL: i.URL, Client: i.client, Audience: "tape"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,6 +204,7 @@ func TestKeysOfAnIssuer(t *testing.T) {
 	if err := check(good); err != nil {
 		t.Fatalf("once it answers: %v", err)
 	}
+	synctest.Wait() // until the request for the keys is over: a caller could join it
 	for range 20 {
 		if err := check(good); err != nil {
 			t.Fatal(err)
@@ -202,18 +217,28 @@ func TestKeysOfAnIssuer(t *testing.T) {
 	if err := check(i.token(t, second, jose.ES256, "k2", nil)); err != nil {
 		t.Errorf("a token with a new key: %v", err)
 	}
+	synctest.Wait()
 	if err := check(good); err != nil {
 		t.Errorf("a token with the former key: %v", err)
 	}
-	began := time.Now()
 	forged := i.token(t, i.key(t, "", false), jose.ES256, "k3", nil)
 	for range 200 {
 		if err := check(forged); !errors.Is(err, ErrUnauthenticated) {
 			t.Fatal(err)
 		}
 	}
-	if n, most := i.asked.Load(), int64(4+time.Since(began)/issuerInterval); n > most {
-		t.Errorf("%d requests for the keys, want at most %d", n, most)
+	if n := i.asked.Load(); n != 2 { // time stands still
+		t.Errorf("%d requests for the keys, want 2", n)
+	}
+	time.Sleep(issuerInterval)
+	for range 200 {
+		if err := check(forged); !errors.Is(err, ErrUnauthenticated) {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+	}
+	if n := i.asked.Load(); n != 3 {
+		t.Errorf("%d requests for the keys a second later, want 3", n)
 	}
 	i.broken.Store(true)
 	if err := check(good); err != nil {
@@ -221,7 +246,7 @@ func TestKeysOfAnIssuer(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	other, err := New(Options{Issuer: &Issuer{URL: i.URL, Audience: "tape"}})
+	other, err := New(Options{Issuer: &Issuer{URL: i.URL, Client: i.client, Audience: "tape"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,10 +258,12 @@ func TestKeysOfAnIssuer(t *testing.T) {
 // TestWithdrawnKeys removes a key at the issuer: an hour later its tokens are refused.
 func TestWithdrawnKeys(t *testing.T) {
 	t.Parallel()
-	i := newIssuer(t)
-	var later atomic.Int64
-	now := func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
-	c, err := New(Options{Issuer: &Issuer{URL: i.URL, Audience: "tape", Now: now}})
+	synctest.Test(t, testWithdrawnKeys)
+}
+
+func testWithdrawnKeys(t *testing.T) {
+	i := newIssuer()
+	c, err := New(Options{Issuer: &Issuer{URL: i.URL, Client: i.client, Audience: "tape"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,19 +283,21 @@ func TestWithdrawnKeys(t *testing.T) {
 		t.Errorf("within the hour: %v", err)
 	}
 	i.broken.Store(true)
-	later.Store(int64(keysAge + time.Minute))
+	time.Sleep(keysAge + time.Minute)
 	for range 3 { // the first call asks the issuer in the background
 		if err := check(); err != nil {
 			t.Errorf("after the hour, while the issuer is down: %v", err)
 		}
+		synctest.Wait()
 	}
 	i.broken.Store(false)
-	for later.Add(int64(2 * issuerRetry)); ; later.Add(int64(time.Second)) {
-		if err := check(); errors.Is(err, ErrUnauthenticated) {
-			break
-		} else if err != nil && !errors.Is(err, ErrUnavailable) {
-			t.Fatal(err)
-		}
+	time.Sleep(issuerRetry + time.Second)
+	if err := check(); err != nil {
+		t.Errorf("at the request that the issuer answers: %v", err)
+	}
+	synctest.Wait()
+	if err := check(); !errors.Is(err, ErrUnauthenticated) {
+		t.Errorf("after it: %v", err)
 	}
 }
 
