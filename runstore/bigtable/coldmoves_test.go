@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,6 +103,33 @@ func coldRows(t testing.TB, s *bigtable.Store) int {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// A step of a rewriting ends between the rows of a record: behind some of moves that failed, before the row
+// that counts. The record stays.
+func TestRewritingEndsBetweenRowsOfARecord(t *testing.T) {
+	t.Parallel()
+	for behind := 0; behind < 2; { // the nonces of the moves, which are random, order the rows of a record
+		table := newTable(t)
+		s, tbl := openBare(t, table, cool), raw(t, table)
+		hold(t, s, "run")
+		all := filled(t, s, 60)
+		const failures = 3 // so there are 4 rows of each record, and a step reads 10
+		for range failures {
+			mover := openDying(t, table)
+			bigtable.SetMoveAbove(mover.Store, 3<<10)
+			isSwap := func(c bigtableemulator.Call) bool { return c.Method == swaps && !isServed(c) }
+			_ = mover.dieAt(t, isSwap, func(ctx context.Context) error { return bigtable.MoveRecords(ctx, mover.Store, "run", false) })
+		}
+		failed := keys(t, tbl, "k")
+		relieve(t, s)
+		moved := slices.DeleteFunc(keys(t, tbl, "k"), func(k string) bool { return slices.Contains(failed, k) })
+		behind, _ = slices.BinarySearch(failed, moved[0])
+		if err := bigtable.MoveRecords(t.Context(), s, "run", true); err != nil {
+			t.Fatal(err)
+		}
+		all.readAs(t, s)
+	}
 }
 
 // What a suspended process writes of a move that failed counts for nothing, however late: not over records

@@ -72,6 +72,12 @@ func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
 	}
 }
 
+// PrepareSeal copies the events of a run that has many, as a handle does in the background. The next write of
+// the handle records the segments.
+func PrepareSeal(ctx context.Context, s *Store, id runstore.RunID) error {
+	return s.engine.prepareSeal(byTest(ctx), id)
+}
+
 // Ahead has f run while a handle takes its clock to be an hour ahead.
 func Ahead(s *Store, f func()) { Shift(s, time.Hour, f) }
 

@@ -190,9 +190,10 @@ func (s *engine) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore
 
 // purgedStretches remembers stretches of the feed that have only events of purged runs, by the positions
 // from which readers came. So a reader whose context ended within such a stretch continues there at its
-// next call. An entry is never wrong later, because a purged event does not come back.
+// next call. An entry counts in the epoch in which it was found: a failover may lose a purge.
 type purgedStretches struct {
 	mu      sync.Mutex
+	epoch   int64
 	through map[int64]int64
 }
 
@@ -200,17 +201,21 @@ type purgedStretches struct {
 const maxPurgedStretches = 256
 
 // of returns the last position of the stretch after a position, or the position itself.
-func (p *purgedStretches) of(after int64) int64 {
+func (p *purgedStretches) of(epoch, after int64) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.epoch != epoch {
+		return after
+	}
 	return max(after, p.through[after])
 }
 
-func (p *purgedStretches) add(after, through int64) {
+// add remembers a stretch that was read after the handle knew the epoch.
+func (p *purgedStretches) add(epoch, after, through int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.through == nil || len(p.through) >= maxPurgedStretches {
-		p.through = map[int64]int64{}
+	if p.through == nil || p.epoch != epoch || len(p.through) >= maxPurgedStretches {
+		p.epoch, p.through = epoch, map[int64]int64{}
 	}
 	p.through[after] = through
 }
@@ -224,7 +229,8 @@ const maxChunk = 4 * pagesPerRequest
 // event, an error ends the read without the error, and so does the bound of its requests. For final see
 // feedEvents.
 func (s *engine) readFeed(ctx context.Context, after int64, limit int, final bool) (events []runstore.FeedEvent, err error) {
-	from := s.purgedStretches.of(after)
+	epoch := s.observe().epoch
+	from := s.purgedStretches.of(epoch, after)
 	number, seen := from>>positionBits, from&maxPageEvents
 	if number < firstPage {
 		number, seen = firstPage, 0
@@ -269,11 +275,11 @@ func (s *engine) readFeed(ctx context.Context, after int64, limit int, final boo
 				return nil, err
 			}
 			if len(page) == 0 {
-				s.purgedStretches.add(after, end)
+				s.purgedStretches.add(epoch, after, end)
 				number, seen, most = end>>positionBits, end&maxPageEvents, min(4*most, maxChunk)
 				continue
 			}
-			s.purgedStretches.add(after, page[0].position-1)
+			s.purgedStretches.add(epoch, after, page[0].position-1)
 		}
 		page = page[:min(len(page), limit-len(events))]
 		end := page[len(page)-1].position
@@ -285,7 +291,7 @@ func (s *engine) readFeed(ctx context.Context, after int64, limit int, final boo
 			return events, nil
 		}
 		if purged = len(events) == 0; purged {
-			s.purgedStretches.add(after, end)
+			s.purgedStretches.add(epoch, after, end)
 			most = min(4*most, maxChunk)
 		}
 		number, seen = end>>positionBits, end&maxPageEvents

@@ -1,7 +1,11 @@
 package bigtable_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
@@ -110,4 +114,93 @@ func TestMarkIsDeletedLate(t *testing.T) {
 			found("after a pass")
 		})
 	}
+}
+
+// A scan that meets a mark whose write is under way leaves the mark. It leads others to the event if the
+// process dies once its write was applied.
+func TestMarkOfAWriteUnderWay(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, writer, heir, tbl := openBare(t, table), openBare(t, table), openBare(t, table), raw(t, table)
+	idle(t, s)
+	scanIdle(t, s) // the next write sets a mark
+	if n := len(keys(t, tbl, "m")); n != 0 {
+		t.Fatalf("the idle run has %d marks, want none", n)
+	}
+	held := server(t).Hold(1, served(table, swaps))
+	written := make(chan error, 1)
+	go func() {
+		_, err := writer.Commit(t.Context(), signal("run", "late"))
+		written <- err
+	}()
+	met(t, held, 1)
+	if n := len(keys(t, tbl, "m")); n != 1 {
+		t.Fatalf("before the write there are %d marks, want 1", n)
+	}
+	bigtable.OrphanScan(t.Context(), s)
+	held.Stop()
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+	bigtable.OrphanScan(t.Context(), heir)
+	if all := whole(t, heir, 0, 10, nil); len(all) != 2 {
+		t.Errorf("the feed has %d events, want 2", len(all))
+	}
+}
+
+// A run is sealed while a scan looks for packs that nothing names, before each of the scan's reads in turn.
+// No event loses its pack.
+func TestSealedWhileAScanLooksForOrphans(t *testing.T) {
+	t.Parallel()
+	for n := 1; sealedDuringScan(t, n); n++ {
+	}
+}
+
+// sealedDuringScan seals a run before the n-th read of a scan, and returns false if there was none.
+func sealedDuringScan(t *testing.T, n int) (sealed bool) {
+	t.Helper()
+	table := newTable(t)
+	s, sealer := openBare(t, table), openBare(t, table)
+	lease := hold(t, s, "run")
+	var want []string
+	for i := range 130 { // segments begin at 128
+		want = append(want, fmt.Sprint(i))
+	}
+	large := strings.Repeat("x", 20<<10)
+	want[0], want[63] = large+" 1", large+" 64" // the first and the last of a segment
+	b := appending(lease, want...)
+	b.Release = true
+	commit(t, s, b)
+	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	held := server(t).Hold(1, func(c bigtableemulator.Call) bool {
+		if c.Table != table.String() || c.Method != reads || isServed(c) {
+			return false
+		}
+		seen++
+		return seen == n
+	})
+	scanned := make(chan struct{})
+	go func() {
+		defer close(scanned)
+		scanIdle(t, s)
+	}()
+	ended, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-scanned
+		cancel()
+	}()
+	if sealed = held.Await(ended, 1) == nil; sealed {
+		if err := bigtable.Seal(t.Context(), sealer, "run"); err != nil {
+			t.Error(err)
+		}
+	}
+	held.Stop()
+	<-scanned
+	if got := journal(t, openBare(t, table), "run"); !slices.Equal(got, want) {
+		t.Errorf("sealed before read %d: the journal has %d events, or others than the %d committed", n, len(got), len(want))
+	}
+	return sealed
 }

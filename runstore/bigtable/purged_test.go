@@ -113,3 +113,33 @@ func TestPurgedStretchUnderADeadline(t *testing.T) {
 		fails(t, err, runstore.ErrUnavailable, context.Canceled, runstore.NotApplied)
 	}
 }
+
+// A failover that loses a purge brings events back into the feed, also for a handle that has read past them.
+func TestPurgedStretchAfterALostPurge(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, heir, tbl := openBare(t, table), openBare(t, table), raw(t, table)
+	lease := hold(t, s, "gone")
+	commit(t, s, appending(lease, "1", "2", "3"))
+	hold(t, s, "run")
+	commit(t, s, signal("run", "behind them"))
+	for _, id := range []runstore.RunID{"gone", "run"} {
+		if err := bigtable.Publish(t.Context(), s, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	survived := snapshot(t, tbl)
+	purge(t, s, lease)
+	page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 1})
+	if err != nil || len(page) != 1 || page[0].Run != "run" {
+		t.Fatalf("after the purge: got %v, %v, want the event of the other run", page, err)
+	}
+	survived.rollBack(t, tbl)
+	if _, err := heir.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	hold(t, s, "new") // it learns the epoch
+	if all := whole(t, s, 0, 10, nil); len(all) != 4 {
+		t.Errorf("after a failover that lost the purge the feed has %d events, want 4", len(all))
+	}
+}

@@ -189,6 +189,30 @@ func TestTheRowOfAGrantIsMissing(t *testing.T) {
 	}
 }
 
+// A scan moves the row of a run whose lease was renewed. If the new row cannot be written, the old one stays.
+func TestAMoveOfARowFails(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	lease := runnable(t, s, "run", runstore.MinTTL)
+	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: runstore.MaxTTL}); err != nil {
+		t.Fatal(err)
+	}
+	bigtable.EmptyGarbage(t.Context(), s)
+	before := placesOf(t, tbl)
+	isPast(t, s, lease.ExpiresAt)
+	isWanted(t, "renewed", s, due)
+	fault := refuseRows(t, table, 1, 'i', codes.PermissionDenied)
+	bigtable.EmptyGarbage(t.Context(), s)
+	if fault.Count() != 1 {
+		t.Fatal("the scan moved no row")
+	}
+	if rows := placesOf(t, tbl); len(before) != 1 || !slices.Equal(rows, before) {
+		t.Errorf("got the rows %+v, want those of before, %+v", rows, before)
+	}
+	isWanted(t, "at some time", s, all, "run")
+}
+
 // A scan that meets only the row of before writes the run's own before it removes that, and before
 // it returns if it may have to find it on a later page.
 func TestAScanWritesTheMissingRow(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	client "cloud.google.com/go/bigtable"
@@ -318,5 +319,41 @@ func TestPurgeWhileSealing(t *testing.T) {
 				t.Errorf("%d rows remain of a run that was purged: %.80q", len(left), left)
 			}
 		})
+	}
+}
+
+// A handle that was suspended over a failover has copied events that the failover lost. Its next write does
+// not put them in the place of those that were written since.
+func TestSegmentsOfALostHistoryAreNotRecorded(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	old, heir, tbl := openBare(t, table), openBare(t, table), raw(t, table)
+	lease := hold(t, old, "run")
+	commit(t, old, appending(lease, "kept"))
+	survived := snapshot(t, tbl)
+	write := func(s *bigtable.Store, what string) (events []string) {
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		for i := range 200 {
+			events = append(events, fmt.Sprint(what, " ", i))
+			b.Append("test", []byte(events[i]))
+		}
+		commit(t, s, b)
+		return events
+	}
+	write(old, "lost")
+	if err := bigtable.PrepareSeal(t.Context(), old, "run"); err != nil {
+		t.Fatal(err)
+	}
+	if len(segmentRows(t, tbl)) == 0 {
+		t.Fatal("no segment was copied")
+	}
+	survived.rollBack(t, tbl)
+	if _, err := heir.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	want := append([]string{"kept"}, write(heir, "written since")...)
+	commit(t, old, signal("run", "awake"))
+	if got := journal(t, heir, "run"); !slices.Equal(got, append(want, "awake")) {
+		t.Errorf("the journal has the %d events %.300q, want the %d committed", len(got), got, len(want)+1)
 	}
 }
