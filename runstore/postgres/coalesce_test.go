@@ -348,13 +348,9 @@ func TestCallerLeavesTheSlotQueue(t *testing.T) {
 func TestCallerLeavesASharedAppend(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	conn := connect(t, address)
-	exec(t, conn, `CREATE FUNCTION tapestore.hold() RETURNS trigger LANGUAGE plpgsql AS
-		$$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END $$`)
-	exec(t, conn, `CREATE TRIGGER hold BEFORE INSERT ON tapestore.events FOR EACH ROW EXECUTE FUNCTION tapestore.hold()`)
 	s := open(t, address)
 	leases := holdMany(t, s, 3)
-	exec(t, conn, "SELECT pg_advisory_lock(1)")
+	release := holdEvents(t, address)
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	freed := make(chan struct{})
@@ -374,7 +370,7 @@ func TestCallerLeavesASharedAppend(t *testing.T) {
 			if err := <-left; !errors.Is(err, runstore.ErrUnknownOutcome) || !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v, want ErrUnknownOutcome for its cancellation", err)
 			}
-			_, _ = conn.Exec(context.WithoutCancel(t.Context()), "SELECT pg_advisory_unlock(1)") // if it fails, the appends fail
+			release()
 		}()
 	})
 	<-freed

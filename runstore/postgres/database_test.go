@@ -166,6 +166,20 @@ func awaitLocked(t testing.TB, address string, n int) {
 	})
 }
 
+// holdEvents makes transactions that append events wait in the middle of their write, until release
+// is called.
+func holdEvents(t testing.TB, address string) (release func()) {
+	t.Helper()
+	conn := connect(t, address)
+	exec(t, conn, `CREATE FUNCTION tapestore.hold() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END $$`)
+	exec(t, conn, `CREATE TRIGGER hold BEFORE INSERT ON tapestore.events FOR EACH ROW EXECUTE FUNCTION tapestore.hold()`)
+	exec(t, conn, "SELECT pg_advisory_lock(1)")
+	return func() {
+		_, _ = conn.Exec(context.WithoutCancel(t.Context()), "SELECT pg_advisory_unlock(1)") // if it fails, the writes fail
+	}
+}
+
 // stored returns everything in the store except the voided nonces.
 func stored(t testing.TB, conn execer) string {
 	t.Helper()

@@ -162,6 +162,18 @@ func TakeForForeign(s *Store) {
 	*s = *newStore(s.engine)
 }
 
+// MaxNames is how many runs a notification names.
+const MaxNames = maxNames
+
+// Committed notifies of a write to each run, in one notification.
+func Committed(s *Store, ids ...runstore.RunID) {
+	requests := make([]*request, len(ids))
+	for i, id := range ids {
+		requests[i] = &request{run: id}
+	}
+	s.engine.notifier.committed(requests...)
+}
+
 // Notify delivers to a handle the notification of another handle's write to a run.
 func Notify(s, sender *Store, id runstore.RunID) {
 	s.engine.notifier.wakeRuns(sender.engine.notifier.process + " " + runHash(id))

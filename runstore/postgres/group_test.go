@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,6 +77,49 @@ func TestGroup(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A group of one run under two fences shares no statement with groups of other runs: such a
+// statement has one fence for each run, so it would apply the zombie's append under the holder's
+// fence.
+func TestGroupUnderTwoFencesIsSentAlone(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	lease, other := hold(t, s, "run"), hold(t, s, "other")
+	stale := lease
+	stale.Grant = "another"
+	var results atomic.Int32
+	var beside error
+	var wg sync.WaitGroup
+	errs := grouped(t, s, address, 2, func(i int) error {
+		defer results.Add(1)
+		_, err := s.Commit(t.Context(), appending([]runstore.Lease{lease, lease, stale}[i], fmt.Sprint(i)))
+		return err
+	}, func() {
+		await(t, "the first append gives up its slot", func() bool { _, free := postgres.Coalescer(s); return free == postgres.MaxInFlight })
+		releaseSlot := postgres.FillSlots(s)
+		wg.Go(func() { _, beside = s.Commit(t.Context(), appending(other, "event")) })
+		await(t, "the other run's append waits for a slot", func() bool { waiting, _ := postgres.Coalescer(s); return waiting == 1 })
+		wg.Go(func() {
+			await(t, "the group has its results or waits for a slot", func() bool {
+				waiting, _ := postgres.Coalescer(s)
+				return results.Load() == 3 || waiting == 2
+			})
+			for range postgres.MaxInFlight {
+				releaseSlot()
+			}
+		})
+	})
+	wg.Wait()
+	if !errors.Is(errs[2], runstore.ErrFenced) {
+		t.Errorf("the zombie's append: got %v, want ErrFenced", errs[2])
+	}
+	if err := errors.Join(errs[0], errs[1], beside); err != nil {
+		t.Error(err)
+	}
+	wantJournal(t, s, "run", "0", "1")
+	wantJournal(t, s, "other", "event")
 }
 
 // When the messages of a shared round trip are lost, each of its writes is settled on its own, and

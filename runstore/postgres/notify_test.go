@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -63,6 +64,50 @@ func TestRunWakeupsAcrossProcesses(t *testing.T) {
 	told()
 	if !wakeup.Take(releases) || !wakeup.Take(others) {
 		t.Error("a raise of the epoch does not wake every caller")
+	}
+}
+
+// A notification names up to MaxNames runs and wakes their callers. If more runs were written to, it
+// wakes the callers of all runs, also of those that it had no room for.
+func TestNotificationOfManyRuns(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{postgres.MaxNames, postgres.MaxNames + 1} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			waiter, writer := open(t, address), open(t, address)
+			postgres.TakeForForeign(writer)
+			wait := func(id runstore.RunID) <-chan struct{} {
+				t.Helper()
+				ch, err := waiter.RunWakeups(t.Context(), id, runstore.OnWrite)
+				if err != nil {
+					t.Fatal(err)
+				}
+				wakeup.Take(ch)
+				return ch
+			}
+			ids := make([]runstore.RunID, n)
+			for i := range ids {
+				ids[i] = runstore.RunID(fmt.Sprint("run ", i))
+			}
+			first, last, other, next := wait(ids[0]), wait(ids[n-1]), wait("other"), wait("next")
+
+			postgres.Committed(writer, ids...)
+			await(t, "the notification", func() bool { return wakeup.Take(first) })
+			for range 2 { // the second wake-up comes from a later notification, so the first one has woken all its callers
+				wakeup.Take(next)
+				await(t, "the next notification", func() bool {
+					postgres.Committed(writer, "next")
+					return wakeup.Take(next)
+				})
+			}
+			if !wakeup.Take(last) {
+				t.Errorf("a notification of %d runs does not wake the caller that waits for the last of them", n)
+			}
+			if woken := wakeup.Take(other); woken != (n > postgres.MaxNames) {
+				t.Errorf("a notification of %d runs wakes a caller that waits for another run: %t", n, woken)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -140,6 +141,35 @@ func TestPurgeIsCollectedLater(t *testing.T) {
 	events, err := s.ReadJournal(t.Context(), "run", 1, 10)
 	if err != nil || len(events) != 1 {
 		t.Errorf("the run made anew has %d events, %v; want 1", len(events), err)
+	}
+}
+
+// A commit over several runs whose purge could not be collected is applied, and returns no error. A
+// later purge collects the garbage.
+func TestPurgeOverSeveralRunsIsCollectedLater(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s, conn := open(t, address), connect(t, address)
+	purgeable(t, s, conn, "purged", 10)
+	kept := hold(t, s, "kept")
+	batches := []runstore.Batch{runstore.NewBatch("purged", runstore.Unguarded("test")), appending(kept, "event")}
+	batches[0].Purge = true
+	withoutCollecting(t, conn, func() {
+		done, err := s.CommitMulti(t.Context(), batches)
+		if err != nil || len(done) != 2 || done[1].LastSeq != 1 {
+			t.Errorf("a purge that was applied and could not be collected: got %+v, %v, want two results", done, err)
+		}
+		if n := get[int](t, conn, leavings); n < 30 {
+			t.Errorf("%d rows are left, want those of 10 events and records", n)
+		}
+	})
+	if run, err := s.GetRun(t.Context(), "purged"); !errors.Is(err, runstore.ErrNotFound) {
+		t.Errorf("the purged run: got %+v, %v, want ErrNotFound", run, err)
+	}
+	wantJournal(t, s, "kept", "event")
+	purge(t, s, "kept")
+	if n := get[int](t, conn, leavings); n != 0 {
+		t.Errorf("after a later purge %d rows are left", n)
 	}
 }
 
