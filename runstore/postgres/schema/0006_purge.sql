@@ -1,7 +1,8 @@
 -- A purge raises version_floor by last_seq and batches, because a write adds one to the version of a
 -- record and to one of the two. Before version 4 of the schema a creation or an acquire without events
--- added to neither. The lock keeps out writes that would be counted by half.
-LOCK TABLE tapestore.runs IN SHARE ROW EXCLUSIVE MODE;
+-- added to neither. The lock waits for writes that have locked their run, and keeps out others: a write
+-- that went on would be counted by half, and would deadlock with ALTER TABLE below.
+LOCK TABLE tapestore.runs IN EXCLUSIVE MODE;
 
 UPDATE tapestore.runs SET version_floor = highest.version
 FROM (SELECT run, max(version) AS version FROM tapestore.records GROUP BY run) AS highest
