@@ -2,11 +2,14 @@ package spanner_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -131,5 +134,56 @@ func TestFeedGrows(t *testing.T) {
 				t.Errorf("handle %d reads event %d at position %d, the first at %d", i, e.Seq, e.Position, positions[j])
 			}
 		}
+	}
+}
+
+// TestFeedGrowsTwiceAtOnce checks that a handle that is opened to grow the feed does not shrink it if
+// another handle has grown it further meanwhile: no reader would find the events in the shards beyond.
+func TestFeedGrowsTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	const events = 12 // all of them are in the first 16 of 64 shards once in 17 million runs
+	p := newDatabase(t, fair)
+	hold(t, open(t, p), "run")
+	var once sync.Once
+	overtaken := false
+	s := open(t, p, patient, func(o *spanner.Options) { o.FeedShards = 16 }, beforeSending(func(request any) {
+		r, ok := request.(*spannerpb.ReadRequest)
+		if !ok || r.GetRequestOptions().GetTransactionTag() != "tapestore-grow-feed" {
+			return
+		}
+		once.Do(func() {
+			larger := open(t, p, patient, func(o *spanner.Options) { o.FeedShards = 64 })
+			for range events {
+				commit(t, larger, signal("run", "event"))
+			}
+			overtaken = true
+		})
+	}))
+	if !overtaken {
+		t.Fatal("the handle did not read the number of shards in the transaction that grows the feed")
+	}
+	if found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 100}); err != nil || len(found) != events {
+		t.Errorf("got %d events, %v, want %d", len(found), err, events)
+	}
+	if n := count(t, raw(t, p), "SELECT FeedShards FROM Store"); n != 64 {
+		t.Errorf("the feed has %d shards, want 64", n)
+	}
+}
+
+// TestStoreBehindTheLastShard checks that the highest position of the store is found in the feed's
+// last shard, which holds its only row: that of a new epoch.
+func TestStoreBehindTheLastShard(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, fair)
+	s := open(t, p)
+	if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, raw(t, p), "SELECT Shard FROM Feed"); n != spanner.Shards-1 {
+		t.Fatalf("the row of the epoch is in shard %d, want %d", n, spanner.Shards-1)
+	}
+	_, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: runstore.MaxPosition, Limit: 1})
+	if behind := (*runstore.StoreBehindError)(nil); !errors.As(err, &behind) || behind.Known <= 0 {
+		t.Errorf("got %v, want ErrStoreBehind with the position of the epoch", err)
 	}
 }

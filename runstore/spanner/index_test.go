@@ -1,6 +1,7 @@
 package spanner_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -22,6 +23,40 @@ func TestFromBetweenMicroseconds(t *testing.T) {
 		found, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", From: at.Add(time.Nanosecond), Newest: newest, Limit: 10})
 		if err != nil || len(found) != 1 || found[0].Record.Key != "after" {
 			t.Errorf("newest %t: got %v, %v, want the entry after the bound alone", newest, found, err)
+		}
+	}
+}
+
+// TestPagesOfEqualTimes checks that pages join without gap or repeat where the records' keys alone
+// order the entries, in each direction, with heads and without.
+func TestPagesOfEqualTimes(t *testing.T) {
+	t.Parallel()
+	s := open(t, newDatabase(t, fair))
+	at := runstore.At(time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC))
+	b := appending(hold(t, s, "run"))
+	for _, key := range []runstore.RecordKey{"a", "b", "c"} {
+		b.Put(key, nil, runstore.Place{Index: "queue", At: at})
+	}
+	commit(t, s, b)
+	for _, heads := range []bool{false, true} {
+		for newest, want := range map[bool]string{false: "abc", true: "cba"} {
+			t.Run(fmt.Sprintf("newest %t, heads %t", newest, heads), func(t *testing.T) {
+				q := runstore.IndexQuery{Index: "queue", Newest: newest, Heads: heads, Limit: 1}
+				got := ""
+				for range len(want) + 1 { // the last page is empty
+					page, err := s.ScanIndex(t.Context(), q)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, e := range page {
+						got += string(e.Record.Key)
+						q.After = e.Cursor
+					}
+				}
+				if got != want {
+					t.Errorf("got the records %s, want %s", got, want)
+				}
+			})
 		}
 	}
 }

@@ -62,6 +62,18 @@ func (s *notedStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
+// beforeSending returns an option that calls hook with the request of each streaming RPC before the
+// handle sends it.
+func beforeSending(hook func(request any)) func(*spanner.Options) {
+	return func(o *spanner.Options) {
+		o.DialOptions = append(o.DialOptions, grpc.WithChainStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				stream, err := begin(ctx, desc, cc, method, opts...)
+				return &notedStream{stream, hook}, err
+			}))
+	}
+}
+
 // during returns the RPCs that f makes.
 func (l *ledger) during(f func()) []sent {
 	l.mu.Lock()

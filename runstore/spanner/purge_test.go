@@ -3,6 +3,7 @@ package spanner_test
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -176,6 +177,61 @@ func TestPurgeGoesOn(t *testing.T) {
 	}
 	if records, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: 100}); err != nil || len(records) != 0 {
 		t.Errorf("the records of the new run: %+v, %v", records, err)
+	}
+}
+
+// TestPurgeDuringAnother checks that a handle that finds another purge than its own begins at the
+// first record again. Meanwhile another handle has finished the first purge, created the run anew
+// and purged it again, and left that purge unfinished.
+func TestPurgeDuringAnother(t *testing.T) {
+	t.Parallel()
+	const records, atOnce = 6, 4
+	p := newDatabase(t, fair)
+	c, other := raw(t, p), open(t, p, patient)
+	other.SetPurgeBatch(atOnce)
+	put := func(lease runstore.Lease, key string) {
+		t.Helper()
+		b := appending(lease)
+		b.Put(runstore.RecordKey(key), nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+		commit(t, other, b)
+	}
+	var once sync.Once
+	overtaken := false
+	s := open(t, p, patient, beforeSending(func(request any) {
+		r, ok := request.(*spannerpb.ReadRequest)
+		if !ok || r.GetRequestOptions().GetRequestTag() != "tapestore-purging" || count(t, c, "SELECT COUNT(*) FROM Records") != records-atOnce {
+			return // not between the steps
+		}
+		once.Do(func() {
+			put(holdAnew(t, other, "run"), "key 0")
+			cut := p.server.Refuse(0, codes.PermissionDenied, func(c spanneremulator.Call) bool {
+				r, ok := c.Request.(*spannerpb.ReadRequest)
+				return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-purging"
+			})
+			defer cut.Stop()
+			commit(t, other, purgeOf("run"))
+			overtaken = cut.Count() > 0
+		})
+	}))
+	s.SetPurgeBatch(atOnce)
+	lease := hold(t, s, "run")
+	for i := range records {
+		put(lease, fmt.Sprint("key ", i))
+	}
+	commit(t, s, purgeOf("run"))
+	if !overtaken {
+		t.Fatal("there was no other purge between the steps of the first")
+	}
+	for _, from := range []string{"Runs WHERE Purging IS NOT NULL", "Records", "Queue"} {
+		if n := count(t, c, "SELECT COUNT(*) FROM "+from); n != 0 {
+			t.Errorf("%d rows in %s, want none", n, from)
+		}
+	}
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: 10}); err != nil || len(found) != 0 {
+		t.Errorf("the records of the new run: %+v, %v, want none", found, err)
 	}
 }
 

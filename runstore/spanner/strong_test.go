@@ -1,7 +1,6 @@
 package spanner_test
 
 import (
-	"errors"
 	"testing"
 
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
@@ -20,36 +19,10 @@ func TestReadsAreStrong(t *testing.T) {
 	b := appending(lease, "event")
 	b.Put("record", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
 	commit(t, writer, b)
-	for name, read := range map[string]func() error{
-		"run": func() error { _, err := s.GetRun(t.Context(), "run"); return err },
-		"records by key": func() error {
-			_, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"record"}})
-			return err
-		},
-		"page of records": func() error {
-			_, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: 10})
-			return err
-		},
-		"journal": func() error { _, err := s.ReadJournal(t.Context(), "run", 1, 10); return err },
-		"index": func() error {
-			var errs []error
-			for _, index := range []runstore.IndexName{"queue", runstore.IndexRuns, runstore.IndexRunnable} {
-				_, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: index, Until: runstore.EndOfTime, Limit: 10})
-				errs = append(errs, err)
-			}
-			return errors.Join(errs...)
-		},
-		"feed": func() error {
-			_, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10})
-			_, newest := s.ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: 10})
-			return errors.Join(err, newest)
-		},
-		"terms":  func() error { _, err := s.ReadTerms(t.Context(), "run"); return err },
-		"epochs": func() error { _, err := s.Epochs(t.Context()); return err },
-	} {
+	for name, read := range strongReads(t.Context(), s) {
 		reads := 0
 		for _, rpc := range l.during(func() {
-			if err := read(); err != nil {
+			if _, err := read(); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}) {
