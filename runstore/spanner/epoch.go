@@ -244,18 +244,21 @@ func (s *engine) initStoreRow(ctx context.Context) error {
 // s.feedShards to the result. It must run before the handle's first write.
 func (s *engine) growFeed(ctx context.Context) error {
 	return s.retry(ctx, func(ctx context.Context) error {
-		var now *storeRow
-		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
-			if now, err = s.readStoreRow(ctx, tx); err != nil {
+		var shards int64
+		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
+			now, err := s.readStoreRow(ctx, tx)
+			if err != nil {
 				return err
 			}
-			if now.FeedShards >= s.opts.FeedShards {
+			shards = max(now.FeedShards, s.opts.FeedShards)
+			if shards == now.FeedShards {
 				return errNothingToWrite
 			}
-			now.FeedShards = s.opts.FeedShards
-			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("Store", []string{"One", "FeedShards"}, []any{1, now.FeedShards})})
+			return tx.BufferWrite([]*spanner.Mutation{spanner.Update("Store", []string{"One", "FeedShards"}, []any{1, shards})})
 		}, s.transaction("grow-feed"))
-		s.feedShards = now.FeedShards
-		return ignoreNothingToWrite(err)
+		if err = ignoreNothingToWrite(err); err == nil {
+			s.feedShards = shards
+		}
+		return err
 	})
 }

@@ -11,7 +11,9 @@ import (
 
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -135,6 +137,32 @@ func TestFeedGrows(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFeedCannotGrow checks that a handle whose request to grow the feed is refused is not opened, and
+// that one whose request is lost grows the feed with the next.
+func TestFeedCannotGrow(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, fair)
+	hold(t, open(t, p), "run")
+	grow := func(o *spanner.Options) { o.FeedShards = 16 }
+	isGrowth := func(c spanneremulator.Call) bool {
+		r, ok := c.Request.(*spannerpb.ReadRequest)
+		return ok && c.Database == p.String() && r.GetRequestOptions().GetTransactionTag() == "tapestore-grow-feed"
+	}
+	refused := p.server.Refuse(0, codes.PermissionDenied, isGrowth)
+	if _, err := tryOpen(t, p, grow); !errors.Is(err, runstore.ErrUnavailable) || refused.Count() == 0 {
+		t.Errorf("refused: got %v, want ErrUnavailable", err)
+	}
+	refused.Stop()
+	lost := p.server.Refuse(1, codes.Unavailable, isGrowth)
+	defer lost.Stop()
+	s := open(t, p, patient, grow)
+	if n := count(t, raw(t, p), "SELECT FeedShards FROM Store"); n != 16 || lost.Count() == 0 {
+		t.Errorf("the feed has %d shards after %d lost requests, want 16 after one", n, lost.Count())
+	}
+	commit(t, s, signal("run", "event"))
+	feedOf(t, s, 1)
 }
 
 // TestFeedGrowsTwiceAtOnce checks that a handle that is opened to grow the feed does not shrink it if
