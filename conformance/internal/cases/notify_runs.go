@@ -24,8 +24,8 @@ func RunNotify() []harness.Case {
 			and a plain heartbeat. After some repeats (an earlier hint may be late) none wakes the run's waiter. A
 			store that hints at refused writes lets contenders wake each other without end.`},
 		{Guarantee: "I10", Name: "a-freed-lease-wakes-its-waiters", Needs: needs, Run: releaseWakes, Doc: `
-			Two handles wait for the release of a lease. The holder's commits soon wake neither; the release, a purge
-			and a raise of the epoch (where the store has one) each wake both. A store that does not hint at a
+			Two handles wait for the release of a lease. The holder's commits soon wake neither; a commit that releases,
+			a release, a purge and a raise of the epoch (where the store has one) each wake both. A store that does not hint at a
 			release lets the next holder wait for a slow poll; one that hints at every commit wakes contenders in
 			vain.`},
 	}
@@ -161,6 +161,13 @@ func releaseWakes(t harness.T, e *harness.Env) {
 	}
 	lease := e.Acquire(t, e.Store, id, "owner")
 	writes := []namedWrite{
+		{"a commit that releases", func() error {
+			b := kit.Appending(lease, "last")
+			b.Release = true
+			_, err := e.Store.Commit(ctx, b)
+			lease = e.Acquire(t, e.Store, id, "owner")
+			return err
+		}},
 		{"a release", func() error {
 			_, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()})
 			return err

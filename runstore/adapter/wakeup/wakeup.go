@@ -78,7 +78,7 @@ func (h Hub) After(err *error, on runstore.WakeOn, runs ...runstore.RunID) {
 
 // KindOf returns the kind of write of a batch.
 func KindOf(b runstore.Batch) runstore.WakeOn {
-	if b.Purge {
+	if b.Release || b.Purge {
 		return runstore.OnRelease
 	}
 	return runstore.OnWrite

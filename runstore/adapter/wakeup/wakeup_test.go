@@ -19,6 +19,8 @@ func TestWhoIsWoken(t *testing.T) {
 	otherStore := wakeup.Of("another").Add(t.Context(), "run", runstore.OnWrite)
 	purge := runstore.NewBatch("run", runstore.Unguarded("test"))
 	purge.Purge = true
+	last := runstore.NewBatch("run", runstore.Unguarded("test"))
+	last.Release = true
 	refused, unknown := error(runstore.ErrFenced), error(&runstore.OpError{Op: "commit", Err: runstore.ErrUnknownOutcome, Cause: errors.New("lost")})
 	var applied error
 	for _, tc := range []struct {
@@ -31,6 +33,7 @@ func TestWhoIsWoken(t *testing.T) {
 		{"a refused release", func() { hub.After(&refused, runstore.OnRelease, "run") }, false, false},
 		{"a release in doubt", func() { hub.After(&unknown, runstore.OnRelease, "run") }, true, true},
 		{"a commit", func() { hub.AfterBatches(&applied, runstore.NewBatch("run", runstore.Unguarded("test"))) }, true, false},
+		{"a commit that releases", func() { hub.AfterBatches(&applied, last) }, true, true},
 		{"a purge", func() { hub.AfterBatches(&applied, purge) }, true, true},
 	} {
 		tc.write()
