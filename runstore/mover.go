@@ -113,19 +113,25 @@ func (p Import) Batch() Batch {
 	if len(p.Events) > 0 {
 		b.Require(AtSeq(p.Events[0].Seq))
 	}
-	h := &History{Events: p.Events, CreatedAt: p.CreatedAt.UTC().Truncate(TimePrecision), Floor: p.Floor}
+	h := &History{CreatedAt: truncated(p.CreatedAt), Floor: p.Floor}
 	for _, e := range p.Events {
 		b.Append(e.Kind, e.Data)
+		e.Time = truncated(e.Time)
+		h.Events = append(h.Events, e)
 	}
 	for _, r := range p.Records {
 		b.Require(AtVersion(r.Key, 0))
 		b.Put(r.Key, r.Value, r.Index...)
+		r.Created.Time, r.Updated.Time = truncated(r.Created.Time), truncated(r.Updated.Time)
 		h.Records = append(h.Records, r.Record)
 	}
 	b.Status, b.Runnable, b.Release = p.Status, p.Runnable, p.Release
 	b.history = h
 	return b
 }
+
+// truncated returns the time as a store keeps it.
+func truncated(t time.Time) time.Time { return t.UTC().Truncate(TimePrecision) }
 
 // Check checks a part.
 func (p Import) Check() error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tapestore/tapestore/archive"
@@ -41,6 +42,11 @@ func Moves() []harness.Case {
 			A part with records and no event is sent again, as it was and after a record of it was changed. Both are
 			ErrConflict and change nothing. A store that applies them sets a record back to a value and a version
 			of before.`},
+		{Guarantee: "I9", Name: "imported-times-are-truncated", Needs: []harness.Need{harness.NeedMove}, Run: importsTruncated, Doc: `
+			An event and two records of a queue are imported whose times have nanoseconds. The journal and the records
+			have them truncated to microseconds, and a scan in pages of one entry ends after both, in each direction. A
+			store that orders entries by nanoseconds, while its cursors have microseconds, returns an entry for ever, or
+			leaves one out.`},
 	}
 }
 
@@ -246,6 +252,53 @@ func importsNewRecords(t harness.T, e *harness.Env) {
 	kit.Remove(t, e.Store, "run", "a", 3)
 	kit.Put(t, e.Store, "run", "b", 3, "changed")
 	refused("a part with a record that was changed since")
+}
+
+func importsTruncated(t harness.T, e *harness.Env) {
+	e.RaiseEpoch(t, e.Store, "import")
+	e.Create(t, "run")
+	part := partOfRecords(e.Acquire(t, e.Store, "run", "importer"), 3, "a", "b")
+	want := time.Unix(1_700_000_000, 123_456_000).UTC()
+	part.Events = []runstore.Event{{Seq: 1, Kind: "kind", Time: want.Add(789)}}
+	for i := range part.Records {
+		part.Records[i].Created.Time, part.Records[i].Updated.Time = want.Add(987), want.Add(998-time.Duration(i))
+	}
+	if _, err := kit.Capability[runstore.Mover](e.Store).Import(t.Context(), part); err != nil {
+		t.Fatalf("import: %v", err)
+	}
+	if part.Events[0].Time != want.Add(789) {
+		t.Errorf("the import has changed the caller's events")
+	}
+	page, err := e.Store.ReadJournal(t.Context(), "run", 1, 10)
+	if err != nil || len(page) != 1 || !page[0].Time.Equal(want) {
+		t.Errorf("got the events %+v, %v, want one at %v", page, err, want)
+	}
+	records, err := e.Store.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: 10})
+	if err != nil || len(records) != 2 {
+		t.Fatalf("got the records %+v, %v, want two", records, err)
+	}
+	for _, r := range records {
+		if !r.Created.Time.Equal(want) || !r.Updated.Time.Equal(want) {
+			t.Errorf("the record %q was created at %v and changed at %v, want %v", r.Key, r.Created.Time, r.Updated.Time, want)
+		}
+	}
+	for newest, want := range map[bool]string{false: "a b", true: "b a"} {
+		q := runstore.IndexQuery{Index: "queue-a", Newest: newest, Limit: 1}
+		var keys []string
+		for range 4 { // more than there are
+			entries, err := e.Store.ScanIndex(t.Context(), q)
+			if err != nil {
+				t.Fatalf("scan: %v", err)
+			}
+			for _, one := range entries {
+				keys = append(keys, string(one.Record.Key))
+				q.After = one.Cursor
+			}
+		}
+		if got := strings.Join(keys, " "); got != want {
+			t.Errorf("pages of one entry, newest first %t: got %q, want %q", newest, got, want)
+		}
+	}
 }
 
 // partOfRecords returns a part of a history that has only records, each in a queue.
