@@ -84,8 +84,8 @@ func TestDrainRefusesCallsOnOpenConnections(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	c.await(t, "GOAWAY", func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok })
+	late := c.call(t, "BeginRun") // before the server is told that the client knows
 	wantStatus(t, "the call that was arriving", c.status(t, half), codes.Unavailable, "shutting down")
-	late := c.call(t, "BeginRun")
 	wantStatus(t, "the late call", c.status(t, late), codes.Unavailable, "shutting down")
 	close(store.release)
 	wantStatus(t, "the call in flight", c.status(t, first), codes.NotFound, "no such run")

@@ -93,7 +93,7 @@ func TestStreamsAreBounded(t *testing.T) {
 
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{Limits: tapeserver.Limits{Connections: 1}})
+	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{Limits: tapeserver.Limits{Connections: 1, HandshakeTimeout: never}})
 	first := dial(t, address)
 	_, err := connect(t, address).GetRun(t.Context(), &tapepb.GetRunRequest{RunId: "r"})
 	wantStatus(t, "GetRun on a second connection", err, codes.Unavailable, "")

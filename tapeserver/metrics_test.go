@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
@@ -123,7 +125,14 @@ func TestTheServerIsMeasured(t *testing.T) {
 	_, _ = io.Copy(io.Discard, second) // the server closes it
 	_ = second.Close()
 
+	// A call is measured after its reply was sent.
+	const callDuration = "rpc.server.call.duration{rpc.method=tape.v1.Tape/BeginRun,rpc.response.status_code=OK,rpc.system.name=grpc}"
+	isDecision := func(s tracetest.SpanStub) bool { return s.Name == "tape.v1.Tape/RecordDecision" }
 	got := series(t, reader)
+	for got[callDuration] == 0 || !slices.ContainsFunc(spans.GetSpans(), isDecision) {
+		time.Sleep(time.Millisecond) // between two looks
+		got = series(t, reader)
+	}
 	for name, want := range map[string]int64{
 		"tapestore.server.streams{}":                                          1,
 		"tapestore.server.streams.limit{}":                                    7,
@@ -137,7 +146,7 @@ func TestTheServerIsMeasured(t *testing.T) {
 		"tapestore.server.matcher.shards{state=held}":                         0,
 		"tapestore.server.matcher.shards{state=known}":                        0,
 		"tapestore.server.matcher.shards{state=stalled}":                      0,
-		"rpc.server.call.duration{rpc.method=tape.v1.Tape/BeginRun,rpc.response.status_code=OK,rpc.system.name=grpc}": 1,
+		callDuration: 1,
 	} {
 		if v, ok := got[name]; !ok || v != want {
 			t.Errorf("%s = %d, %v, want %d", name, v, ok, want)

@@ -124,8 +124,10 @@ func traffic(t *testing.T, measures *serveTelemetry) {
 	}
 	await := func(what, series string) {
 		t.Helper()
+		bound, cancel := context.WithTimeout(t.Context(), hang)
+		defer cancel()
 		for !strings.Contains(scrape(t, measures.address), series) {
-			if t.Context().Err() != nil {
+			if bound.Err() != nil {
 				t.Fatal(what)
 			}
 			time.Sleep(10 * time.Millisecond) // between two looks

@@ -135,7 +135,7 @@ func TestClaimsThatAreLost(t *testing.T) {
 			return runstore.ErrConflict
 		}
 		wantClaims(t, c)
-		if calls != optimistic.MaxAttempts || len(tried) < 6 {
+		if calls != optimistic.MaxAttempts || len(tried) < 4 { // the draws are random: once in 10^9 runs all are of the first entries
 			t.Errorf("%d commits for %v", calls, tried)
 		}
 	})

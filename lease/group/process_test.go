@@ -182,6 +182,9 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("%d shards moved, want those of the dead worker, %d; owners %v, then %v", moved, processShards/3, before.Owners, owners)
 	}
 	for name, want := range map[string]group.Reason{"a": group.Released, "b": group.Expired, "c": group.Released} {
+		if name != "b" && !undisturbed {
+			continue
+		}
 		events := journalOf(t, store, g, name)
 		if len(events)%2 != 0 {
 			t.Errorf("%d events of %s, want two for each membership", len(events), name)
