@@ -374,6 +374,43 @@ func TestRewritingKeepsTheDeletedAway(t *testing.T) {
 	all.readAs(t, openBare(t, table), "a/00000", "a/00029")
 }
 
+// A record that leaves the row while a rewriting is interrupted, and is deleted, stays deleted when the
+// rewriting goes on.
+func TestRewritingKeepsAwayWhatIsDeletedMeanwhile(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 80)
+	relieve(t, s)
+	if more, err := bigtable.Rewrite(t.Context(), s, "run"); err != nil || !more {
+		t.Fatalf("the first step: more %t, %v", more, err)
+	}
+	for _, value := range []string{"value", ""} {
+		for i := range 5 {
+			edit(t, s, all, fmt.Sprintf("z/%d", i), value)
+		}
+		for i := range 60 {
+			edit(t, s, all, fmt.Sprintf("%s/%d", []string{"b", "c"}[min(len(value), 1)], i), "more")
+		}
+		if err := bigtable.MoveRecordsOnly(t.Context(), s, "run"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for more := true; more; {
+		handle := openBare(t, table, cool)
+		var err error
+		if more, err = bigtable.Rewrite(t.Context(), handle, "run"); err != nil {
+			t.Fatal(err)
+		}
+		// What was replaced is deleted in any order, the tombstones first here.
+		if err := bigtable.DropTombstones(t.Context(), handle); err != nil {
+			t.Fatal(err)
+		}
+		all.readAs(t, s, "z/0", "z/1", "z/2", "z/3", "z/4")
+	}
+}
+
 // The orphan scan of an idle run keeps the large values of cold records.
 func TestVisitKeepsColdValues(t *testing.T) {
 	t.Parallel()

@@ -175,6 +175,12 @@ func MoveRecords(ctx context.Context, s *Store, id runstore.RunID, rewrite bool)
 	return err
 }
 
+// MoveRecordsOnly is MoveRecords for a handle that dies before it goes on with a rewriting.
+func MoveRecordsOnly(ctx context.Context, s *Store, id runstore.RunID) error {
+	_, err := s.engine.withLock(byTest(ctx), id, s.engine.moveRecords)
+	return err
+}
+
 // MoveIfNeeded does what a handle does in the background after a write of a run.
 func MoveIfNeeded(ctx context.Context, s *Store, id runstore.RunID) error {
 	heavy, err := s.engine.withLock(ctx, id, func(_ context.Context, r *cachedRun, _ *outcome.Backoff) (bool, error) {

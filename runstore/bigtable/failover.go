@@ -143,9 +143,7 @@ func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outc
 			return err
 		}
 		feeds = e.restamp(found, x, through, &known.now)
-	}
-	if feeds && e.head.MarkRev == 0 {
-		e.setMark()
+		e.setMark() // the former one may be missing
 	}
 	e.placeRunnable()
 	e.rows, e.alongside = append(e.rows, e.alongside...), nil
@@ -246,7 +244,9 @@ func (e *edit) restamp(found *row, x *highWater, through int64, now *epoch) (fee
 		return false
 	}
 	through = min(through, h.Seq)
-	if through < x.through { // the log was replicated before the run, or lost its end
+	if through < max(x.through, h.Seq) {
+		// The log may have later events: it was replicated before the run, or before the positions in the
+		// run's row.
 		h.Forks = append(slices.Clone(h.Forks), fork{now.End, through})
 	}
 	e.m.DeleteTimestampRange(familyFeed, columnPaged(h.Generation), 0, timestampOf(h.Stamp))

@@ -209,8 +209,9 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 		if _, err := decodeCell(one.cell, &meta); err != nil {
 			return false, ofRun(r.id, err)
 		}
-		// A tombstone stays while a cell in the run's row hides it: the cell names its move.
-		if meta.Tombstone && cell(at.cells, familyRecords, string(one.key)) == nil {
+		// A tombstone stays while a cell in the run's row hides it: the cell names its move. One that was moved
+		// since the rewriting began stays too: it may hide the row of another such move, which stays listed.
+		if meta.Tombstone && one.move.rev <= c.Start && cell(at.cells, familyRecords, string(one.key)) == nil {
 			c.Keys--
 			continue
 		}
@@ -284,15 +285,16 @@ func asUnavailable(id runstore.RunID, err error) error {
 }
 
 // orphanColdRows calls dead with rows of cold records that do not count and never will: rows of moves
-// that failed, rows that later moves replaced, and rows of earlier generations.
-func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) error {
+// that failed, rows that later moves replaced, and rows of earlier generations. It reports whether there is
+// a row that counts for each cold record.
+func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) (whole bool, err error) {
 	all := ownedKey(kindCold, id)
 	c, err := at.moveList()
 	if err != nil {
-		return err
+		return false, err
 	}
-	last := runstore.RecordKey("")
-	return s.scanPrefix(ctx, all, func(keys []string) error {
+	last, found := runstore.RecordKey(""), int64(0)
+	err = s.scanPrefix(ctx, all, func(keys []string) error {
 		var over []string
 		for _, k := range keys {
 			rest := k[len(all):]
@@ -311,13 +313,15 @@ func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row,
 				if ok && move.rev <= at.head.Rev && (!counts || key == last) {
 					over = append(over, k)
 				}
-				if counts {
+				if counts && key != last {
 					last = key
+					found++
 				}
 			}
 		}
 		return dead(over)
 	})
+	return c == nil || found >= c.Keys, err
 }
 
 // coldPacks calls f for each cold record of a run that counts and has its value in a pack. It returns

@@ -160,10 +160,11 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
 	}); err != nil {
 		return err
 	}
-	if err := s.orphanColdRows(ctx, id, found, collect); err != nil {
+	whole, err := s.orphanColdRows(ctx, id, found, collect)
+	if err != nil {
 		return err
 	}
-	packs, err := s.orphanPacks(ctx, id, found)
+	packs, err := s.orphanPacks(ctx, id, found, whole)
 	if errors.Is(err, errMoved) { // the run is in use again
 		return nil
 	}
@@ -223,8 +224,9 @@ func (s *engine) bumpRevision(ctx context.Context, id runstore.RunID, rev int64,
 }
 
 // orphanPacks returns the rows of packs that no head can name any more: those of writes that were not
-// applied, and of records that were replaced.
-func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row) (dead []string, err error) {
+// applied, and of records that were replaced. It keeps those that a missing row may name: the last row that
+// names one may come late after a failover. whole says that no row of a cold record is missing.
+func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row, whole bool) (dead []string, err error) {
 	var keys []string
 	prefix := ownedKey(kindPack, id)
 	if err := s.scanPrefix(ctx, prefix, func(page []string) error {
@@ -261,7 +263,7 @@ func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row)
 		case found.head.Purged || rev < found.head.Generation:
 			dead = append(dead, key)
 		case what == "r":
-			if !named[key[:len(prefix)+25]] {
+			if whole && !named[key[:len(prefix)+25]] {
 				dead = append(dead, key)
 			}
 		default:
@@ -277,7 +279,7 @@ func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row)
 	return dead, nil
 }
 
-// wroteEvent reports whether the write with a nonce appended the event with a seq.
+// wroteEvent reports whether the write with a nonce appended the event with a seq, or may have.
 func (s *engine) wroteEvent(ctx context.Context, id runstore.RunID, found *row, seq int64, nonce uint64) (bool, error) {
 	if number := (seq - 1) / segmentSize; number < found.head.Sealed {
 		key := segmentKey(id, found.head.Generation, number)
@@ -285,8 +287,9 @@ func (s *engine) wroteEvent(ctx context.Context, id runstore.RunID, found *row, 
 		if err != nil {
 			return false, err
 		}
+		events, there := segments[key]
 		i := int((seq - 1) % segmentSize)
-		return i < len(segments[key]) && segments[key][i].meta.Nonce == nonce, nil
+		return !there || i < len(events) && events[i].meta.Nonce == nonce, nil
 	}
 	r, err := s.readRun(ctx, id, eventColumns(seq, seq))
 	if err != nil {
