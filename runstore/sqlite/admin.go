@@ -177,7 +177,8 @@ func checkIncarnation(ctx context.Context, path string, r *admin.Report) {
 		r.Fail("incarnation", err.Error(), "see the message")
 		return
 	}
-	if reason := reasonToRaise(have, seen, ok); reason != "" {
+	boot, _ := newSystemClock().Up()
+	if reason := reasonToRaise(have, seen, ok, boot); reason != "" {
 		r.KeepClosed("incarnation", reason+": the next program that opens the store for writing raises the epoch",
 			"expected after a restore: start the server; otherwise check the URL, and that FILE-witness was not deleted")
 		return

@@ -108,15 +108,14 @@ func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, er
 	fresh := anchor{boot: boot, since: since, at: wall}
 	if boot == "" || boot != stored.boot {
 		// Another boot: only the wall clock shows how long the host was down.
-		last, err := tx.one(ctx, sqlClockLastEvent) // because appends do not update clock_seen
+		last, err := tx.one(ctx, sqlClockLastWrite)
 		if err != nil {
 			return a, now, err
 		}
-		if last != nil && runstore.FromMicros(last[0].(int64)).After(seen) {
-			seen = runstore.FromMicros(last[0].(int64))
-		}
-		if seen.After(fresh.at) {
-			fresh.at = seen
+		for _, at := range []time.Time{seen, runstore.FromMicros(last[0].(int64)), runstore.FromMicros(last[1].(int64))} {
+			if at.After(fresh.at) {
+				fresh.at = at
+			}
 		}
 	} else {
 		now = c.read(stored, wall)

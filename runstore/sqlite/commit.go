@@ -243,6 +243,11 @@ func (tx *tx) extend(id runstore.RunID, w runstore.Writes, f runstore.Fence, pro
 			return 0, 0, err
 		}
 	}
+	if len(events) > 0 && w.History() != nil { // clock.load reads the time of the last row, which must be of this store
+		if _, err := tx.c.exec(tx.ctx, sqlEventMark, int64(tx.positions(1)), tx.at); err != nil {
+			return 0, 0, err
+		}
+	}
 	if at.tail >= sealBytes {
 		for _, step := range []string{sqlJournalSeal, sqlJournalClearTail} {
 			if _, err := tx.c.exec(tx.ctx, step, at.no); err != nil {

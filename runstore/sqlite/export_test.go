@@ -26,6 +26,16 @@ func Queued(s *Store) int {
 	return len(w.queue)
 }
 
+// Claims reports whether a leader claims an operation of the queue that waits, or that its caller has withdrawn.
+func Claims(withdrawn bool) bool {
+	op := &operation{}
+	if withdrawn {
+		op.state.Store(opWithdrawn)
+	}
+	w := &writer{maxSize: 1, queue: []*operation{op}}
+	return len(w.take(nil)) > 0
+}
+
 // Write runs during inside a transaction of the writer.
 func Write(ctx context.Context, s *Store, during func()) error {
 	_, err := adapter.Do(ctx, s.Store, "write", "", nil, func(ctx context.Context) (struct{}, error) {
@@ -169,3 +179,12 @@ func (o Options) SweepingRows(n int64) *Options {
 	o.sweepRows = n
 	return &o
 }
+
+// TruncatingLogFrom truncates a write-ahead log of n bytes.
+func (o Options) TruncatingLogFrom(n int64) *Options {
+	o.maxLog = n
+	return &o
+}
+
+// TrimEvery is trimEvery.
+const TrimEvery = trimEvery

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
@@ -209,6 +212,9 @@ func testGivingUp(t *testing.T, group int, stall func(path string) (resume func(
 	awaitQueued(t, s, n)
 	giveUp()
 	gaveUp.Wait() // they return though the lock is still held
+	if got, want := sqlite.Queued(s), n-(n+2)/3; got != want {
+		t.Errorf("%d operations are queued, want the %d whose callers wait", got, want)
+	}
 	resume()
 	wg.Wait()
 	applied := 0
@@ -228,6 +234,68 @@ func testGivingUp(t *testing.T, group int, stall func(path string) (resume func(
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWithdrawnOperationIsNotClaimed lets a leader come between the two steps of a caller that gives up: it withdraws
+// its operation, and then removes it from the queue.
+func TestWithdrawnOperationIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	for _, withdrawn := range []bool{false, true} {
+		if got := sqlite.Claims(withdrawn); got == withdrawn {
+			t.Errorf("an operation is claimed: %t, withdrawn: %t", got, withdrawn)
+		}
+	}
+}
+
+// TestFailedGroupBeforeALongQueue lets a full group fail while more operations wait. Its leader runs again before
+// these, and its caller returns once its event is there.
+func TestFailedGroupBeforeALongQueue(t *testing.T) {
+	t.Parallel()
+	d, path := newDisk(t), filepath.Join(t.TempDir(), "tape.db")
+	t.Cleanup(func() { d.set(nil) })
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: embedded.NewHost(), MaxGroup: 2}.OnFileSystem(d.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	held(t, s, runstore.MaxTTL)
+	resume := embedded.StallSQLite(t, path)
+	var wg sync.WaitGroup
+	commit := func(name string) {
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.Append(name, nil)
+		if _, err := s.Commit(t.Context(), b); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		events, err := s.ReadJournal(t.Context(), "run", 1, 10)
+		if err != nil || !slices.ContainsFunc(events, func(e runstore.Event) bool { return e.Kind == name }) {
+			t.Errorf("%s was applied, but the run has %d events without it, %v", name, len(events), err)
+		}
+	}
+	returned := make(chan struct{})
+	for i, run := range []func(){
+		func() { defer close(returned); commit("the leader's") },
+		func() { commit("the second of its group") },
+		func() { commit("a third") },
+		func() { commit("a fourth") },
+		func() { // all that is behind it waits until the leader has looked
+			if err := sqlite.Write(t.Context(), s, func() { <-returned }); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		wg.Go(run)
+		awaitQueued(t, s, i+1)
+	}
+	d.set(nth(1, "write", walFile, fault{code: sqlite3.SQLITE_FULL}))
+	resume()
+	wg.Wait()
+	if d.set(nil) != 1 {
+		t.Error("no commit met the fault")
+	}
+	if n := eventsOf(t, s); n != 4 {
+		t.Errorf("got %d events, want 4", n)
 	}
 }
 

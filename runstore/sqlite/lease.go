@@ -242,12 +242,17 @@ func (e *engine) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err
 
 // RaiseEpoch implements runstore.EpochManager.
 func (e *engine) RaiseEpoch(ctx context.Context, reason string) (runstore.Epoch, error) {
-	return write(ctx, e, func(tx *tx) (runstore.Epoch, error) {
-		epoch, err := raise(tx.ctx, tx.c, reason, progress{}, tx.now)
+	if e.opts.ReadOnly {
+		return 0, errReadOnly
+	}
+	var epoch runstore.Epoch
+	err := e.writer.doSynced(ctx, func(tx *tx) (err error) {
+		epoch, err = raise(tx.ctx, tx.c, reason, progress{}, tx.now)
 		if err == nil {
 			// Later operations of this transaction are in the new epoch.
 			tx.changed, tx.epoch, tx.next = true, epoch, runstore.Position(epoch.Floor())+1
 		}
-		return epoch, err
+		return err
 	})
+	return epoch, err
 }

@@ -23,7 +23,7 @@ func (db *database) trimLog(c *conn) {
 	if db.trims++; db.trims%trimEvery != 0 || db.readers == db.writers {
 		return
 	}
-	if info, err := os.Stat(db.path + "-wal"); err != nil || info.Size() < maxLog {
+	if info, err := os.Stat(db.path + "-wal"); err != nil || info.Size() < db.opts.maxLog {
 		return
 	}
 	timeout := time.NewTimer(trimTimeout)

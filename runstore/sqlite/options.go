@@ -27,9 +27,10 @@ const (
 	// It is the default.
 	Full Synchronous = "FULL"
 	// Normal leaves the sync to the operating system. A power cut or a crash of the system may lose
-	// the last acknowledged commits, grants among them. The store detects that at its next opening,
-	// by its witness file, and raises the epoch, but the commits are lost. A crash of the process
-	// loses nothing.
+	// the last acknowledged commits, grants among them; a crash of the process loses nothing. So the
+	// first opening after each boot of the host raises the epoch, which ends all leases, if the store
+	// was opened with Normal before, whether commits were lost or not. Other systems than Linux report
+	// no boot: there the operator must raise the epoch after a power cut or a crash of the system.
 	Normal Synchronous = "NORMAL"
 )
 
@@ -55,6 +56,7 @@ type Options struct {
 
 	vfs       string // the name of SQLite's file system (VFS); empty is SQLite's own
 	sweepRows int64  // how many rows of a purged run one operation deletes, for tests
+	maxLog    int64  // the size in bytes from which the log is truncated, for tests
 }
 
 func (o *Options) withDefaults() (Options, error) {
@@ -70,6 +72,9 @@ func (o *Options) withDefaults() (Options, error) {
 	}
 	if opts.sweepRows == 0 {
 		opts.sweepRows = sweepRows
+	}
+	if opts.maxLog == 0 {
+		opts.maxLog = maxLog
 	}
 	if opts.Readers == 0 {
 		opts.Readers = max(4, runtime.GOMAXPROCS(0))
@@ -118,11 +123,32 @@ func checkPath(path string, mustExist bool) (string, error) {
 	if dir, err := os.Stat(filepath.Dir(abs)); err != nil || !dir.IsDir() {
 		return "", adapter.Invalid(field, "there is no directory %s", filepath.Dir(path))
 	}
-	// The watermark is beside the file, whatever link the file was opened by.
-	if real, err := filepath.EvalSymlinks(abs); err == nil {
-		abs = real
+	return resolve(abs), nil
+}
+
+// resolve resolves the links of a path as SQLite does, also those that lead to no file yet: the watermark is
+// beside the file, whatever link the file was created or opened by. A path that cannot be resolved is left to
+// SQLite, which refuses it.
+func resolve(path string) string {
+	for range 100 { // links that lead to links
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			return real
+		}
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			break
+		}
+		path = filepath.Join(dir, filepath.Base(path))
+		target, err := os.Readlink(path)
+		if err != nil {
+			break // no link: the file will be created here
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(dir, target)
+		}
+		path = target
 	}
-	return abs, nil
+	return path
 }
 
 // explain adds to SQLite's error the name of the file and what to check. A process that has run out

@@ -66,6 +66,9 @@ func checkNothingLeft(t *testing.T, path string) {
 	if n := rowsOf(t, path); n != 0 {
 		t.Errorf("purged runs left %d rows behind", n)
 	}
+	if n := query[int64](t, path, "SELECT count(*) FROM events WHERE run = 0 AND length(data) + length(kind) + length(owner) > 0"); n != 0 {
+		t.Errorf("%d markers have content of purged events", n)
+	}
 	if n := query[int64](t, path, "SELECT count(*) FROM garbage"); n != 0 {
 		t.Errorf("%d purged runs are still to be deleted", n)
 	}

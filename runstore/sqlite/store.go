@@ -152,7 +152,7 @@ func open(ctx context.Context, path string, options *Options) (*database, error)
 	if path != Memory { // handles of one file in one process share them
 		db.waiters, db.own = wakeup.Of("sqlite:"+path), ownChangeCount(path)
 	}
-	first, err := db.connect(ctx, "synchronous("+string(opts.Synchronous)+")")
+	first, err := db.connect(ctx, "synchronous(FULL)") // until the opening is committed, see noteUnsynced
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +208,7 @@ func (db *database) prepare(ctx context.Context, c *conn) error {
 		return err
 	}
 	db.watermark.record(db.progress)
-	return nil
+	return c.script(ctx, "PRAGMA synchronous = "+string(db.opts.Synchronous))
 }
 
 // prepareReadOnly checks the schema and reads the clock, and changes nothing.
@@ -236,7 +236,8 @@ func (db *database) initClockAndEpoch(ctx context.Context, c *conn) error {
 		return err
 	}
 	db.clock.set(a) // if the transaction fails, the store is not opened
-	if err := db.watermark.compare(ctx, c, now); err != nil {
+	boot, _ := db.opts.Clock.Up()
+	if err := db.watermark.compare(ctx, c, now, boot); err != nil {
 		return err
 	}
 	if _, err := c.exec(ctx, sqlStoreOpen, now.UnixMicro()); err != nil {
@@ -247,8 +248,10 @@ func (db *database) initClockAndEpoch(ctx context.Context, c *conn) error {
 		return err
 	}
 	db.hasGarbage = row[0] != nil
-	db.progress, err = readProgress(ctx, c)
-	return err
+	if db.progress, err = readProgress(ctx, c); err != nil {
+		return err
+	}
+	return db.noteUnsynced(ctx, c, now, boot)
 }
 
 // Close implements adapter.Core.

@@ -14,12 +14,13 @@ import (
 
 // A watermark is the high-water mark of a database: a small file beside the database (its name ends
 // in -witness, and messages call it the witness file) that records how much the database had
-// committed. Opening the store compares the two and raises the epoch in two cases, so that no token
+// committed. Opening the store compares the two and raises the epoch in three cases, so that no token
 // and no position is given out twice (I2, I10):
 //
-//   - The database is older than its watermark: a backup was restored, or a power cut lost
-//     acknowledged commits (synchronous=NORMAL).
+//   - The database is older than its watermark: a backup was restored.
 //   - The watermark is missing or belongs to another incarnation: the database was copied.
+//   - The store was opened with synchronous=NORMAL in an earlier boot of the host: a power cut may have
+//     lost acknowledged commits, and their watermarks too. The database records that boot.
 //
 // It is not simple because several processes write the file.
 //
@@ -48,6 +49,8 @@ type progress struct {
 	Incarnation string
 	Changes     int64
 	Position    runstore.Position
+
+	unsynced string // the boot of the host in which commits were not synced, see noteUnsynced; not in the file
 }
 
 func (p progress) behind(w progress) bool { return p.Changes < w.Changes || p.Position < w.Position }
@@ -183,8 +186,8 @@ func appendPadded(line []byte, n int64) []byte {
 }
 
 // reasonToRaise returns why opening a database whose progress is have raises its epoch, or "" if it
-// does not. seen and ok are what read has returned.
-func reasonToRaise(have, seen progress, ok bool) string {
+// does not. seen and ok are what read has returned, and boot is the present boot of the host.
+func reasonToRaise(have, seen progress, ok bool, boot string) string {
 	switch {
 	case !ok && (have.Changes > 0 || have.Position > 0):
 		return "the database was moved here without its witness file"
@@ -192,6 +195,8 @@ func reasonToRaise(have, seen progress, ok bool) string {
 		return "the database is a copy of another one"
 	case ok && have.behind(seen):
 		return "the database is older than its witness file: a backup was restored or commits were lost"
+	case have.unsynced != "" && have.unsynced != boot:
+		return "the host has started again since the store was opened with synchronous=NORMAL: commits may be lost"
 	}
 	return ""
 }
@@ -202,12 +207,30 @@ func readProgress(ctx context.Context, c *conn) (progress, error) {
 	if err != nil {
 		return progress{}, err
 	}
-	return progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64))}, nil
+	unsynced, _ := row[4].(string) // NULL without one
+	return progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64)), unsynced}, nil
 }
 
-// compare raises the epoch if the watermark shows that the database was rolled back or copied. tx
-// must be in a write transaction.
-func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time) error {
+// noteUnsynced records the boot of the host for a store that is opened with NORMAL, so that the first
+// opening in another boot raises the epoch. An opening with FULL in another boot ends that; in the same boot,
+// handles with NORMAL may be open.
+func (db *database) noteUnsynced(ctx context.Context, tx *conn, now time.Time, boot string) error {
+	note := db.progress.unsynced
+	if db.opts.Synchronous == Normal {
+		note = boot
+	} else if note != boot {
+		note = ""
+	}
+	if note == db.progress.unsynced {
+		return nil
+	}
+	_, err := tx.exec(ctx, sqlUnsyncedSet, now.UnixMicro(), note)
+	return err
+}
+
+// compare raises the epoch if the database was rolled back or copied, or may have lost commits. tx must be
+// in a write transaction.
+func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time, boot string) error {
 	if w == nil {
 		return nil
 	}
@@ -219,7 +242,7 @@ func (w *watermark) compare(ctx context.Context, tx *conn, now time.Time) error 
 	if err != nil {
 		return err
 	}
-	reason := reasonToRaise(have, seen, ok)
+	reason := reasonToRaise(have, seen, ok, boot)
 	if reason == "" {
 		return nil
 	}
@@ -243,7 +266,7 @@ func raise(ctx context.Context, tx *conn, reason string, seen progress, now time
 		func() (int64, error) { return tx.exec(ctx, sqlEpochRaise, int64(epoch), seen.Changes) },
 		func() (int64, error) { return tx.exec(ctx, sqlEpochInsert, int64(epoch), now.UnixMicro(), reason) },
 		func() (int64, error) { return tx.exec(ctx, sqlEpochEndGrants, now.UnixMicro()) },
-		func() (int64, error) { return tx.exec(ctx, sqlEpochMark, int64(epoch.Floor()), now.UnixMicro()) },
+		func() (int64, error) { return tx.exec(ctx, sqlEventMark, int64(epoch.Floor()), now.UnixMicro()) },
 	} {
 		if _, err := step(); err != nil {
 			return 0, err

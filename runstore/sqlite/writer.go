@@ -53,6 +53,7 @@ type operation struct {
 	// yet, so the other operations of the group proceed. It may run again in another transaction.
 	apply func(*tx) error
 	bulk  bool // takes milliseconds, so it joins no group that another operation leads
+	sync  bool // its group is synced, also with synchronous=NORMAL; it is bulk, because its leader decides that
 	alone bool // its last transaction failed, so it shares the next one with no other; guarded by the writer's lock
 	state atomic.Int32
 	err   error
@@ -83,6 +84,11 @@ func (w *writer) do(ctx context.Context, apply func(*tx) error) error {
 // and never joins one, so that no operation waits for two pieces of bulk work in a row.
 func (w *writer) doBulk(ctx context.Context, apply func(*tx) error) error {
 	return w.submit(&operation{ctx: ctx, apply: apply, bulk: true})
+}
+
+// doSynced is do for work that no power cut may lose, whatever Options.Synchronous is.
+func (w *writer) doSynced(ctx context.Context, apply func(*tx) error) error {
+	return w.submit(&operation{ctx: ctx, apply: apply, bulk: true, sync: true})
 }
 
 func (w *writer) submit(op *operation) error {
@@ -146,15 +152,16 @@ func (w *writer) withdraw(op *operation) {
 	}
 }
 
-// passLead passes the lead to the first operation whose caller still waits. The caller of passLead
-// holds the lock.
+// passLead passes the lead to the first operation whose caller still waits, and removes those before it: of
+// leaders whose callers gave up, for example. The caller of passLead holds the lock.
 func (w *writer) passLead() {
-	for _, op := range w.queue {
-		if op.state.Load() == opWaiting {
+	for len(w.queue) > 0 {
+		if op := w.queue[0]; op.state.Load() == opWaiting {
 			op.leads = true
 			op.wake()
 			return
 		}
+		w.queue = slices.Delete(w.queue, 0, 1)
 	}
 	w.queue, w.leading = nil, false
 }
@@ -216,6 +223,13 @@ func (w *writer) group(leader *operation) {
 // of them. It claims operations only after the transaction has begun, so that callers can give up
 // while another process holds the lock.
 func (w *writer) transact(c *conn, leader *operation) ([]*operation, error) {
+	if leader.sync && w.store.opts.Synchronous == Normal {
+		if err := c.script(context.Background(), "PRAGMA synchronous = FULL"); err != nil {
+			return w.take(nil), unavailable(err)
+		}
+		// An error would leave the store slower, and no less safe.
+		defer func() { _ = c.script(context.Background(), "PRAGMA synchronous = NORMAL") }()
+	}
 	tx, err := w.begin(c, leader)
 	if errors.Is(err, errAbandoned) {
 		leader.state.Store(opWithdrawn)
