@@ -114,16 +114,15 @@ func (s *engine) plan(ctx context.Context, client *database.DatabaseAdminClient)
 	if err != nil {
 		return p, err
 	}
-	err = s.withClient(ctx, func() error {
-		if err := s.retry(ctx, func(ctx context.Context) (err error) { p.Version, err = s.version(ctx); return err }); err != nil {
+	err = s.withClient(ctx, func() (err error) {
+		if p.Version, err = s.version(ctx); err != nil {
 			return err
 		}
 		if p.Version > len(migrations) {
 			return newerSchema(p.Version)
 		}
 		for i := p.Version; i < len(migrations); i++ {
-			var pending []string
-			err := s.retry(ctx, func(ctx context.Context) (err error) { pending, err = s.pending(ctx, migrations[i]); return err })
+			pending, err := s.pending(ctx, migrations[i])
 			if err != nil {
 				return err
 			}

@@ -94,7 +94,12 @@ func (s *engine) raise(ctx context.Context, reason string, wanted func(*storeRow
 			if err := runstore.CheckEpoch(runstore.Epoch(now.Epoch)); err != nil {
 				return err
 			}
-			now.Ended, now.Incarnation = false, s.incarnation()
+			now.Ended = false
+			// A handle that does not know the creation time keeps the stored one, so that the next
+			// handle that knows it notices a restore under the same name.
+			if s.created != "" || !s.sameIncarnation(now.Incarnation) {
+				now.Incarnation = s.incarnation()
+			}
 			key := feedKey(spanner.CommitTimestamp, slots-1, shards)
 			list := []*spanner.Mutation{
 				spanner.InsertOrUpdate("Store", []string{"One", "Epoch", "Incarnation", "Ended"}, []any{1, now.Epoch, now.Incarnation, false}),
@@ -141,10 +146,14 @@ func ignoreNothingToWrite(err error) error {
 // in a store with many runs.
 func (s *engine) endGrants(ctx context.Context, epoch int64) error {
 	stmt := spanner.Statement{SQL: sqlEpochEndGrants, Params: map[string]any{"floor": int64(runstore.Epoch(epoch).Floor())}}
-	return s.retryUnbounded(ctx, func(ctx context.Context) error {
-		if _, err := s.client.PartitionedUpdateWithOptions(ctx, stmt, s.query("end-grants")); err != nil {
-			return err
-		}
+	err := s.retryUnbounded(ctx, func(ctx context.Context) error {
+		_, err := s.client.PartitionedUpdateWithOptions(ctx, stmt, s.query("end-grants"))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.retry(ctx, func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 			now, err := s.readStoreRow(ctx, tx)
 			if err != nil || now == nil || now.Epoch != epoch {

@@ -49,7 +49,7 @@ func (s *engine) retry(ctx context.Context, f func(ctx context.Context) error) e
 		if outcome.Definite(err) {
 			return err
 		}
-		if newer := s.schemaError(ctx, err); outcome.Definite(newer) {
+		if newer := s.schemaError(ctx, t, err); outcome.Definite(newer) {
 			return newer
 		}
 		if ctx.Err() != nil || !retryable(err) || !t.More(ctx) {

@@ -42,6 +42,12 @@ func newDatabase(t testing.TB, aborts int) testDatabase {
 // carry [serving.Header].
 func tryOpen(t testing.TB, p testDatabase, change ...func(*spanner.Options)) (*spanner.Store, error) {
 	t.Helper()
+	return tryOpenIn(t.Context(), t, p, change...)
+}
+
+// tryOpenIn is tryOpen with a context for Open.
+func tryOpenIn(ctx context.Context, t testing.TB, p testDatabase, change ...func(*spanner.Options)) (*spanner.Store, error) {
+	t.Helper()
 	opts := &spanner.Options{
 		Project: p.Project, Instance: p.Instance, Database: p.Database, Emulator: p.server.Address(), Logger: slog.New(slog.DiscardHandler),
 		DialOptions: serving.DialOptions(),
@@ -49,7 +55,7 @@ func tryOpen(t testing.TB, p testDatabase, change ...func(*spanner.Options)) (*s
 	for _, f := range change {
 		f(opts)
 	}
-	s, err := spanner.Open(t.Context(), opts)
+	s, err := spanner.Open(ctx, opts)
 	if err == nil {
 		t.Cleanup(func() { _ = s.Close() })
 	}

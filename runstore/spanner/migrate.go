@@ -215,8 +215,8 @@ func (s *engine) migrate(ctx context.Context, admin *database.DatabaseAdminClien
 // the only statement that cannot be repeated.
 func (s *engine) pending(ctx context.Context, all []string) ([]string, error) {
 	policies := int64(0)
-	err := s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: sqlSchemaPolicies}, s.query("policies")).Do(func(row *spanner.Row) error {
-		return row.Columns(&policies)
+	err := s.each(ctx, "policies", spanner.Statement{SQL: sqlSchemaPolicies}, func() {}, func(row *spanner.Row) (bool, error) {
+		return true, row.Columns(&policies)
 	})
 	return slices.DeleteFunc(slices.Clone(all), func(one string) bool { return policies > 0 && strings.Contains(one, " ADD ROW DELETION POLICY ") }), err
 }
@@ -226,31 +226,35 @@ func (s *engine) pending(ctx context.Context, all []string) ([]string, error) {
 // raise the epoch in between: programs of versions 2 and 3 write a table that is gone, and a
 // program of this version first finishes opening the store.
 func (s *engine) migrated(ctx context.Context, version int) error {
-	_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-		var list []*spanner.Mutation
-		for v := version; v < len(migrations); v++ {
-			list = append(list, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{v + 1, spanner.CommitTimestamp}))
-		}
-		now, err := s.readStoreRow(ctx, tx)
-		if err != nil {
-			return err
-		}
-		if now != nil {
-			list = append(list, epochShards(now.Epoch)...)
-		}
-		return tx.BufferWrite(list)
-	}, s.transaction("migrate"))
-	return err
+	return s.retry(ctx, func(ctx context.Context) error {
+		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
+			var list []*spanner.Mutation
+			for v := version; v < len(migrations); v++ {
+				list = append(list, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{v + 1, spanner.CommitTimestamp}))
+			}
+			now, err := s.readStoreRow(ctx, tx)
+			if err != nil {
+				return err
+			}
+			if now != nil {
+				list = append(list, epochShards(now.Epoch)...)
+			}
+			return tx.BufferWrite(list)
+		}, s.transaction("migrate"))
+		return err
+	})
 }
 
 // schemaError returns ErrUnsupported if the database was migrated by a newer program while this
 // handle was open, and err itself if that did not cause err. The statements of such a handle name a
-// table that is gone, so none of its writes is applied.
-func (s *engine) schemaError(ctx context.Context, err error) error {
+// table that is gone, so none of its writes is applied. t bounds the read of the version.
+func (s *engine) schemaError(ctx context.Context, t *outcome.Backoff, err error) error {
 	if code := spanner.ErrCode(err); s.client == nil || code != codes.InvalidArgument && code != codes.NotFound {
 		return err
 	}
-	if version, failed := s.version(ctx); failed == nil && version > len(migrations) {
+	bound, cancel := t.Attempt(ctx, s.attemptTimeout)
+	defer cancel()
+	if version, failed := s.readVersion(bound); failed == nil && version > len(migrations) {
 		return newerSchema(version)
 	}
 	return err
@@ -263,7 +267,13 @@ func newerSchema(version int) error {
 
 // version returns the schema's version, 0 for an empty database. It refuses a database that holds
 // other tables.
-func (s *engine) version(ctx context.Context) (int, error) {
+func (s *engine) version(ctx context.Context) (version int, err error) {
+	err = s.retry(ctx, func(ctx context.Context) (err error) { version, err = s.readVersion(ctx); return err })
+	return version, err
+}
+
+// readVersion is one attempt of version.
+func (s *engine) readVersion(ctx context.Context) (int, error) {
 	var version int64
 	err := s.client.Single().ReadWithOptions(ctx, "TapestoreSchema", spanner.AllKeys(), []string{"Version"}, s.read("version", 0)).Do(func(row *spanner.Row) error {
 		return row.Columns(&version) // rows are in key order: the last is the highest

@@ -223,6 +223,28 @@ func TestRestoredUnderTheSameName(t *testing.T) {
 	}
 }
 
+// TestRaiseWithoutPermissionKeepsTheCreationTime checks that an account that may not read the
+// creation time leaves it in the store when it raises the epoch: a later restore under the same name
+// is still noticed.
+func TestRaiseWithoutPermissionKeepsTheCreationTime(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, fair)
+	s := open(t, p, created(&timestamppb.Timestamp{Seconds: 1}))
+	if epoch, err := open(t, p, created(nil)).RaiseEpoch(t.Context(), "by hand"); err != nil || epoch != 1 {
+		t.Fatalf("got epoch %d, error %v, want epoch 1", epoch, err)
+	}
+	open(t, p, created(&timestamppb.Timestamp{Seconds: 2}))
+	if all := epochs(t, s); len(all) != 2 || !strings.Contains(all[1].Reason, "restored") {
+		t.Errorf("after the restore: got the epochs %+v, want a second one that the restore began", all)
+	}
+	restore(t, p)
+	open(t, p, created(nil))
+	open(t, p, created(&timestamppb.Timestamp{Seconds: 3}))
+	if all := epochs(t, s); len(all) != 3 {
+		t.Errorf("restored from elsewhere and opened by the account: got the epochs %+v, want one more", all)
+	}
+}
+
 // A handle that ended between a new epoch and the end of former grants leaves that to
 // the next one.
 func TestRaiseIsFinished(t *testing.T) {

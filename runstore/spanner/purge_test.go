@@ -68,6 +68,53 @@ func TestPurgeLeavesNothing(t *testing.T) {
 	}
 }
 
+// TestPurgeOfSeveralRuns checks that nothing is left of several runs that one commit purges.
+func TestPurgeOfSeveralRuns(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, fair)
+	s := open(t, p, patient)
+	runs := []runstore.RunID{"run", "second"}
+	var batches []runstore.Batch
+	for _, id := range runs {
+		b := appending(hold(t, s, id), "event")
+		b.Put("key", []byte("value"), runstore.Place{Index: "queue", At: runstore.After(0)})
+		commit(t, s, b)
+		batches = append(batches, purgeOf(id))
+	}
+	if _, err := s.CommitMulti(t.Context(), batches); err != nil {
+		t.Fatal(err)
+	}
+	c := raw(t, p)
+	for _, from := range []string{"Events", "Records", "Queue", "Runs WHERE Purging IS NOT NULL"} {
+		if n := count(t, c, "SELECT COUNT(*) FROM "+from); n != 0 {
+			t.Errorf("%d rows in %s, want none", n, from)
+		}
+	}
+}
+
+// TestResultsOfAPurgedRunAreReplaced checks that a result that takes the row of one from before a
+// purge is not marked as ended: the row deletion policy would delete it while a commit whose reply
+// was lost may still look for it.
+func TestResultsOfAPurgedRunAreReplaced(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, fair)
+	s, c := openForgetful(t, p), raw(t, p)
+	hold(t, s, "run")
+	commit(t, s, signal("run", "before"))
+	commit(t, s, purgeOf("run"))
+	const ended = "SELECT COUNT(*) FROM Writes WHERE Ended IS NOT NULL"
+	if count(t, c, ended) == 0 {
+		t.Fatal("the purge has ended no result")
+	}
+	holdAnew(t, s, "run")
+	for range 2 * resultsKept {
+		commit(t, s, signal("run", "after"))
+	}
+	if n := count(t, c, ended); n != 0 {
+		t.Errorf("%d results of the present run are marked as ended, want none", n)
+	}
+}
+
 // A purge stands whether or not its rows could be deleted. Nobody sees them, and the next
 // handle deletes them.
 func TestPurgeIsFinished(t *testing.T) {
@@ -100,6 +147,14 @@ func TestPurgeIsFinished(t *testing.T) {
 	}
 	if said := across(t, s, names{run: "run", second: "none"}); said[0] != "" {
 		t.Errorf("the queues and the feed hold\n%s", said[0])
+	}
+	for _, newest := range []bool{false, true} {
+		for _, heads := range []bool{false, true} {
+			q := runstore.IndexQuery{Index: "queue", Newest: newest, Heads: heads, Until: runstore.EndOfTime, Limit: 10}
+			if found, err := s.ScanIndex(t.Context(), q); err != nil || len(found) != 0 {
+				t.Errorf("a scan, newest first %t, with heads %t: got %d entries, error %v, want none", newest, heads, len(found), err)
+			}
+		}
 	}
 	cut.Stop()
 	open(t, p)

@@ -1,6 +1,7 @@
 package spanner_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -137,11 +138,17 @@ func TestScanMovesEntriesOfRenewedLeases(t *testing.T) {
 	}
 }
 
-// Only the entry of the grant that a scan has seen is moved, and only while it is current.
+// Only the entry of the grant that a scan has seen is moved, and only while it is current. The move
+// outlives the context that the handle was opened with.
 func TestMoveIsGuardedByTheGrant(t *testing.T) {
 	t.Parallel()
 	p := newDatabase(t, fair)
-	s, c := open(t, p), raw(t, p)
+	opening, opened := context.WithCancel(t.Context())
+	s, err := tryOpenIn(opening, t, p)
+	if opened(); err != nil {
+		t.Fatal(err)
+	}
+	c := raw(t, p)
 	leases := renewed(t, s, 4)
 	released, taken, forged, current := leases[0], leases[1], leases[2], leases[3]
 	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: released.Fence()}); err != nil {

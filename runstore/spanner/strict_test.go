@@ -2,15 +2,73 @@ package spanner_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/serving"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
+
+// receiving calls hook after each message that the server sends, before the handle gets it.
+type receiving struct {
+	grpc.ClientStream
+	hook func()
+}
+
+func (s *receiving) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err == nil {
+		s.hook()
+	}
+	return err
+}
+
+// TestLateGuardEndsAStrictCommit checks that a strict lease is counted from when the guard statement
+// left. The reply comes after the lease has expired on the store clock, although the statement found
+// it live: the commit must not be applied.
+func TestLateGuardEndsAStrictCommit(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, newest)
+	other := open(t, p, patient)
+	var late func() // what happens before the handle gets a reply; nil for nothing
+	s := open(t, p, patient, func(o *spanner.Options) {
+		o.DialOptions = append(o.DialOptions, grpc.WithChainStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				stream, err := begin(ctx, desc, cc, method, opts...)
+				if err == nil && serving.Operation(ctx) != "" && late != nil { // the test's own goroutine
+					stream = &receiving{stream, sync.OnceFunc(late)}
+					late = nil
+				}
+				return stream, err
+			}))
+	})
+	s.SetAttemptTimeout(hang)
+	live := false // when the guard's reply came
+	for ttl := 500 * time.Millisecond; !live; ttl *= 2 {
+		id := runstore.RunID(ttl.String())
+		lease := holdAs(t, s, id, runstore.LeaseSpec{Owner: "holder", TTL: ttl, Strict: true})
+		late = func() {
+			now, err := other.Now(t.Context())
+			live = err == nil && now.Before(lease.ExpiresAt)
+			past(t, other, lease.ExpiresAt)
+		}
+		if _, err := s.Commit(t.Context(), appending(lease, "late")); !errors.Is(err, runstore.ErrLeaseExpired) {
+			t.Errorf("got %v, want ErrLeaseExpired", err)
+		}
+		if late != nil {
+			t.Fatal("the commit read nothing")
+		}
+		if events, err := s.ReadJournal(t.Context(), id, 1, 10); err != nil || len(events) != 0 {
+			t.Errorf("the journal has %d events, error %v, want none", len(events), err)
+		}
+	}
+}
 
 // TestStrictLeaseBoundsCommits checks that the commit of every write under a strict lease
 // is given up at the lease's expiry.

@@ -103,7 +103,7 @@ func (s *engine) transact(ctx context.Context, tag string, requests ...*request)
 			if tracker.unknown() {
 				return outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			if newer := s.schemaError(ctx, err); outcome.Definite(newer) {
+			if newer := s.schemaError(ctx, t, err); outcome.Definite(newer) {
 				return newer
 			}
 			return outcome.Unavailable(outcome.Cause(ctx, err))
