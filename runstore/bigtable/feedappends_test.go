@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
@@ -77,5 +79,26 @@ func TestFullPageIsForeseen(t *testing.T) {
 	}
 	if got := len(whole(t, handles[0], 0, runstore.MaxPage, nil)); got != (rounds+1)*n {
 		t.Errorf("the feed has %d events, want %d", got, (rounds+1)*n)
+	}
+}
+
+// Events that could not be brought into the feed are brought there by the next round.
+func TestEventsThatWaitForTheFeed(t *testing.T) {
+	t.Parallel()
+	refused := refusal{byTest: true}
+	s := openBare(t, newTable(t), refused.through)
+	hold(t, s, "run")
+	commit(t, s, signal("run", "event"))
+	refused.next(reads, codes.PermissionDenied)
+	bigtable.PublishPending(t.Context(), s)
+	if refused.calls() == 0 {
+		t.Fatal("nothing was refused")
+	}
+	if n := len(whole(t, s, 0, 10, nil)); n != 0 {
+		t.Fatalf("after a round that failed the feed has %d events", n)
+	}
+	bigtable.PublishPending(t.Context(), s)
+	if n := len(whole(t, s, 0, 10, nil)); n != 1 {
+		t.Errorf("after the next round the feed has %d events, want 1", n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
@@ -152,28 +153,37 @@ func TestMarkOfAWriteUnderWay(t *testing.T) {
 // No event loses its pack.
 func TestSealedWhileAScanLooksForOrphans(t *testing.T) {
 	t.Parallel()
-	for n := 1; sealedDuringScan(t, n); n++ {
+	for n, held := 1, true; held; n++ {
+		table := newTable(t)
+		s, sealer := openBare(t, table), openBare(t, table)
+		lease := hold(t, s, "run")
+		var want []string
+		for i := range 130 { // segments begin at 128
+			want = append(want, fmt.Sprint(i))
+		}
+		large := strings.Repeat("x", 20<<10)
+		want[0], want[63] = large+" 1", large+" 64" // the first and the last of a segment
+		b := appending(lease, want...)
+		b.Release = true
+		commit(t, s, b)
+		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
+			t.Fatal(err)
+		}
+		held = heldDuringScan(t, table, s, n, func() {
+			if err := bigtable.Seal(t.Context(), sealer, "run"); err != nil {
+				t.Error(err)
+			}
+		}, nil)
+		if got := journal(t, openBare(t, table), "run"); !slices.Equal(got, want) {
+			t.Errorf("sealed before read %d: the journal has %d events, or others than the %d committed", n, len(got), len(want))
+		}
 	}
 }
 
-// sealedDuringScan seals a run before the n-th read of a scan, and returns false if there was none.
-func sealedDuringScan(t *testing.T, n int) (sealed bool) {
+// heldDuringScan holds the n-th read of a scan that finds "run" idle, for as long as meanwhile takes. It
+// returns false if there was no such read. afterwards, if it is not nil, is called when the read goes on.
+func heldDuringScan(t *testing.T, table bigtableemulator.TableName, s *bigtable.Store, n int, meanwhile func(), afterwards func(scanned context.Context)) (was bool) {
 	t.Helper()
-	table := newTable(t)
-	s, sealer := openBare(t, table), openBare(t, table)
-	lease := hold(t, s, "run")
-	var want []string
-	for i := range 130 { // segments begin at 128
-		want = append(want, fmt.Sprint(i))
-	}
-	large := strings.Repeat("x", 20<<10)
-	want[0], want[63] = large+" 1", large+" 64" // the first and the last of a segment
-	b := appending(lease, want...)
-	b.Release = true
-	commit(t, s, b)
-	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
-		t.Fatal(err)
-	}
 	seen := 0
 	held := server(t).Hold(1, func(c bigtableemulator.Call) bool {
 		if c.Table != table.String() || c.Method != reads || isServed(c) {
@@ -182,25 +192,73 @@ func sealedDuringScan(t *testing.T, n int) (sealed bool) {
 		seen++
 		return seen == n
 	})
-	scanned := make(chan struct{})
+	scanned, end := context.WithCancel(t.Context())
 	go func() {
-		defer close(scanned)
+		defer end()
 		scanIdle(t, s)
 	}()
-	ended, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-scanned
-		cancel()
-	}()
-	if sealed = held.Await(ended, 1) == nil; sealed {
-		if err := bigtable.Seal(t.Context(), sealer, "run"); err != nil {
-			t.Error(err)
-		}
+	if was = held.Await(scanned, 1) == nil; was {
+		meanwhile()
 	}
 	held.Stop()
-	<-scanned
-	if got := journal(t, openBare(t, table), "run"); !slices.Equal(got, want) {
-		t.Errorf("sealed before read %d: the journal has %d events, or others than the %d committed", n, len(got), len(want))
+	if was && afterwards != nil {
+		afterwards(scanned)
 	}
-	return sealed
+	<-scanned.Done()
+	return was
+}
+
+// A commit, or a move of records, has written its rows before a read of a scan, and is applied before the
+// scan deletes the run's mark. It loses none of them.
+func TestWrittenWhileAScanLooksForOrphans(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"a commit", "a move"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			for n, held := 1, true; held; n++ {
+				table := newTable(t)
+				s, writer := openDying(t, table), openDying(t, table)
+				idle(t, s.Store)
+				all, large := kept{}, strings.Repeat("x", 20<<10)
+				write := func() error { _, err := writer.Commit(t.Context(), signal("run", large)); return err }
+				if what == "a move" {
+					all = filled(t, s.Store, 60)
+					bigtable.SetMoveAbove(s.Store, 3<<10)
+					relieve(t, s.Store) // so that there is a list of moves
+					for i := range 60 {
+						edit(t, s.Store, all, fmt.Sprintf("b/%d", i), "more")
+					}
+					if err := bigtable.Publish(t.Context(), s.Store, "run"); err != nil {
+						t.Fatal(err)
+					}
+					bigtable.SetMoveAbove(writer.Store, 3<<10)
+					write = func() error { return bigtable.MoveRecords(t.Context(), writer.Store, "run", false) }
+				}
+				late := server(t).Hold(1, writer.only(func(c bigtableemulator.Call) bool { return c.Method == swaps }))
+				var begun atomic.Bool
+				isLast := nthRevision(table, 2) // with which the scan gives up the mark
+				last := server(t).Hold(1, s.only(func(c bigtableemulator.Call) bool { return isLast(c) && begun.Load() }))
+				written := make(chan error, 1)
+				held = heldDuringScan(t, table, s.Store, n, func() {
+					go func() { written <- write() }()
+					met(t, late, 1)
+					begun.Store(true)
+				}, func(scanned context.Context) {
+					_ = last.Await(scanned, 1)
+					late.Stop()
+					if err := <-written; err != nil {
+						t.Error(err)
+					}
+					last.Stop()
+				})
+				late.Stop()
+				last.Stop()
+				heir := openBare(t, table)
+				if got := journal(t, heir, "run"); held && what == "a commit" && got[len(got)-1] != large {
+					t.Errorf("written before read %d: the journal has %d events without the last", n, len(got))
+				}
+				all.readAs(t, heir)
+			}
+		})
+	}
 }

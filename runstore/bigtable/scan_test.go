@@ -160,3 +160,40 @@ func (c *crowd) scan(t *testing.T, n, limit int) {
 		t.Errorf("%s: the next scan has %d entries, the mover %d times", what, len(page), movers)
 	}
 }
+
+// Pages of a queue have all entries, in each direction, though some shards have many more than others in the
+// time of a page.
+func TestPagesOverManyShards(t *testing.T) {
+	t.Parallel()
+	s := openBare(t, newTable(t))
+	const runs, records = 8, 60
+	base := time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)
+	for i := range runs {
+		lease := hold(t, s, runstore.RunID(fmt.Sprint("run ", i)))
+		b := appending(lease)
+		for j := range records {
+			at := base.Add(time.Duration((j-records/2)*(1+5*i)) * time.Second)
+			b.Put(runstore.RecordKey(fmt.Sprint(j)), nil, runstore.Place{Index: "queue", At: runstore.At(at)})
+		}
+		commit(t, s, b)
+	}
+	for _, newest := range []bool{false, true} {
+		for _, limit := range []int{30, 100} {
+			var last time.Time
+			n := 0
+			for e, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: "queue", Limit: limit, Newest: newest}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n > 0 && (newest && e.At.After(last) || !newest && e.At.Before(last)) {
+					t.Fatalf("newest first %t: an entry at %v comes after one at %v", newest, e.At, last)
+				}
+				last = e.At
+				n++
+			}
+			if n != runs*records {
+				t.Errorf("newest first %t, limit %d: got %d entries, want %d", newest, limit, n, runs*records)
+			}
+		}
+	}
+}
