@@ -13,9 +13,18 @@ import (
 // have nothing to do with it keep their leases and let go of them, and readers read.
 func TestHeartbeatsPassCommitsThatWait(t *testing.T) {
 	t.Parallel()
+	for _, conns := range []int{2, 6} { // two: one for commits, and one for all else
+		t.Run(fmt.Sprint(conns, " connections"), func(t *testing.T) {
+			t.Parallel()
+			heartbeatsPassCommits(t, conns, max(conns-postgres.ReservedConns, 1))
+		})
+	}
+}
+
+// heartbeatsPassCommits is for a pool of so many connections, of which commits use so many.
+func heartbeatsPassCommits(t *testing.T, conns, commits int) {
 	address := database(t)
-	s := open(t, with(address, "pool_max_conns=6", "lock_timeout=30s", "statement_timeout=1m"))
-	const commits = 6 - postgres.ReservedConns
+	s := open(t, with(address, fmt.Sprint("pool_max_conns=", conns), "lock_timeout=30s", "statement_timeout=1m"))
 	held := holdMany(t, s, commits+5)
 	locked, alone := held[:commits+2], held[commits+2:]
 	waiting, quiet := hold(t, s, "waiting"), hold(t, s, "quiet")
@@ -67,16 +76,23 @@ func TestHeartbeatsPassCommitsThatWait(t *testing.T) {
 		}
 	}
 	answered("the heartbeat of a run that has nothing to do with it", renew(quiet))
+	answered("its heartbeat with a record", func() error {
+		renewal := runstore.RenewRequest{Fence: quiet.Fence(), TTL: runstore.MaxTTL}
+		renewal.Writes.Put("progress", nil)
+		_, err := s.RenewLease(t.Context(), renewal)
+		return err
+	})
 	answered("the heartbeat of a run whose commit waits for a connection", renew(waiting))
 	answered("a release", func() error {
 		_, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: quiet.Fence()})
 		return err
 	})
-	// Heartbeats may wait for locked rows too, and leave a connection to readers.
-	for i, l := range alone {
-		begin(fmt.Sprint("a heartbeat of locked run ", i), renew(l))
+	if conns > postgres.ReservedConns { // heartbeats may wait for locked rows too, and leave a connection to readers
+		for i, l := range alone {
+			begin(fmt.Sprint("a heartbeat of locked run ", i), renew(l))
+		}
+		awaitLocked(t, address, commits+1)
 	}
-	awaitLocked(t, address, commits+1)
 	answered("a read", func() error { _, err := s.GetRun(t.Context(), "quiet"); return err })
 	exec(t, other, `ROLLBACK`)
 	all.Wait()

@@ -158,7 +158,7 @@ var Unreplicated = unreplicated
 // process.
 func TakeForForeign(s *Store) {
 	n := s.engine.notifier
-	n.waiters, n.process = wakeup.Of(s), "another"
+	n.waiters, n.sender = wakeup.Of(s), "another"
 	*s = *newStore(s.engine)
 }
 
@@ -176,7 +176,7 @@ func Committed(s *Store, ids ...runstore.RunID) {
 
 // Notify delivers to a handle the notification of another handle's write to a run.
 func Notify(s, sender *Store, id runstore.RunID) {
-	s.engine.notifier.wakeRuns(sender.engine.notifier.process + " " + runHash(id))
+	s.engine.notifier.wakeRuns(sender.engine.notifier.sender + " " + runHash(id))
 }
 
 // SQLState returns the server's code of an error, or "".

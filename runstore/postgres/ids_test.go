@@ -47,6 +47,11 @@ func TestCommitThatLostAppliesNothing(t *testing.T) {
 			func(l runstore.Lease) runstore.Batch { return usual(l, "2", "old", 1) }, runstore.ErrConflict, false, []string{"1"}, 1},
 		{"the same version, first without an event", func(l runstore.Lease) runstore.Batch { b := usual(l, "1", "old", 1); b.Events = nil; return b },
 			func(l runstore.Lease) runstore.Batch { return usual(l, "2", "old", 1) }, runstore.ErrConflict, false, nil, 1},
+		{"the same version, second with two events", func(l runstore.Lease) runstore.Batch { return usual(l, "1", "old", 1) }, func(l runstore.Lease) runstore.Batch {
+			b := usual(l, "2", "old", 1)
+			b.Append("test", []byte("second"))
+			return b
+		}, runstore.ErrConflict, false, []string{"1"}, 1},
 		{"a version without a record", func(l runstore.Lease) runstore.Batch { return usual(l, "1", "old", 1) }, func(l runstore.Lease) runstore.Batch {
 			b := appending(l, "2")
 			b.Require(runstore.AtVersion("old", 1))

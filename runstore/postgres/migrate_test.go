@@ -245,40 +245,49 @@ func TestMigrationWithoutRights(t *testing.T) {
 	}
 }
 
-// The migration that compares versions with the counts of a run waits for a write that has locked its run,
-// before it locks anything that the write needs. Neither is aborted as a deadlock.
+// A migration that locks several tables waits for a write that has locked its run, before it locks
+// anything that the write needs. Neither is aborted as a deadlock.
 func TestMigrationWaitsForAWriteInFlight(t *testing.T) {
 	t.Parallel()
-	address := emptyDatabase(t)
-	writer := connect(t, address)
-	if err := postgres.MigrateTo(t.Context(), writer, 5); err != nil {
-		t.Fatal(err)
-	}
-	exec(t, writer, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, status, grant_state, purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
-		VALUES (0, 0, 0, 0, clock_timestamp(), 0, 0, false, false, 'run', '', '', '', '', '')`)
-	exec(t, writer, `BEGIN`)
-	no := get[int64](t, writer, `SELECT no FROM tapestore.runs WHERE id = 'run' FOR NO KEY UPDATE`)
-	exec(t, writer, `INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
-		VALUES ($1, 1, 1, 1, 0, clock_timestamp(), 'test', '', '')`, no)
-	migrated := make(chan error, 1)
-	go func() {
-		conn, err := pgx.Connect(t.Context(), address)
-		if err == nil {
-			err = postgres.MigrateTo(t.Context(), conn, 6)
-			_ = conn.Close(context.WithoutCancel(t.Context()))
-		}
-		migrated <- err
-	}()
-	watch := connect(t, address)
-	const waits = `SELECT coalesce(string_agg(relation::regclass::text, ' '), '') FROM pg_locks
-		WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
-	await(t, "the migration waits", func() bool { return get[string](t, watch, waits) != "" })
-	if got := get[string](t, watch, waits); got != "tapestore.runs" {
-		t.Errorf("the migration waits for a lock on %s, want tapestore.runs", got)
-	}
-	exec(t, writer, `UPDATE tapestore.runs SET last_seq = 1 WHERE no = $1`, no)
-	exec(t, writer, `COMMIT`)
-	if err := <-migrated; err != nil {
-		t.Error(err)
+	for to, tc := range map[int]struct{ before, after string }{
+		6: {`INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
+			VALUES ($1, 1, 1, 1, 0, clock_timestamp(), 'test', '', '')`, `SELECT FROM tapestore.events WHERE run = $1`},
+		8: {`SELECT FROM tapestore.runs WHERE no = $1`, `SELECT FROM tapestore.grants WHERE run = $1`},
+	} {
+		t.Run(fmt.Sprint("to version ", to), func(t *testing.T) {
+			t.Parallel()
+			address := emptyDatabase(t)
+			writer := connect(t, address)
+			if err := postgres.MigrateTo(t.Context(), writer, to-1); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, writer, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, status, grant_state, purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
+				VALUES (0, 0, 0, 0, clock_timestamp(), 0, 0, false, false, 'run', '', '', '', '', '')`)
+			exec(t, writer, `BEGIN`)
+			no := get[int64](t, writer, `SELECT no FROM tapestore.runs WHERE id = 'run' FOR NO KEY UPDATE`)
+			exec(t, writer, tc.before, no)
+			migrated := make(chan error, 1)
+			go func() {
+				conn, err := pgx.Connect(t.Context(), address)
+				if err == nil {
+					err = postgres.MigrateTo(t.Context(), conn, to)
+					_ = conn.Close(context.WithoutCancel(t.Context()))
+				}
+				migrated <- err
+			}()
+			watch := connect(t, address)
+			const waits = `SELECT coalesce(string_agg(relation::regclass::text, ' '), '') FROM pg_locks
+				WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+			await(t, "the migration waits", func() bool { return get[string](t, watch, waits) != "" })
+			if got := get[string](t, watch, waits); got != "tapestore.runs" {
+				t.Errorf("the migration waits for a lock on %s, want tapestore.runs", got)
+			}
+			exec(t, writer, tc.after, no)
+			exec(t, writer, `UPDATE tapestore.runs SET last_seq = 1 WHERE no = $1`, no)
+			exec(t, writer, `COMMIT`)
+			if err := <-migrated; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

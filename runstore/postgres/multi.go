@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"crypto/md5"
 	"errors"
@@ -53,7 +54,7 @@ func (e *engine) performMulti(ctx context.Context, batches []runstore.Batch, req
 			if ctx.Err() != nil {
 				return nil, outcome.Unknown(outcome.Cause(ctx, err))
 			}
-			done, unsettled := e.settleAll(ctx, requests, t)
+			done, unsettled := e.settleAll(ctx, requests, rules.MultiCommitID(batches), t)
 			if unsettled != nil {
 				return nil, outcome.Unknown(errors.Join(err, unsettled))
 			}
@@ -68,37 +69,35 @@ func (e *engine) performMulti(ctx context.Context, batches []runstore.Batch, req
 	}
 }
 
-// settleAll settles every batch of an ambiguous commit. If this attempt applied one batch
-// (statusApplied), it applied all. A run that was purged since, or has evicted its result, then has
-// no result left; its Committed has only Replayed set. If it applied none, the voided nonces keep a
-// late copy of the commit from being applied.
-func (e *engine) settleAll(ctx context.Context, requests []*request, t *outcome.Backoff) ([]runstore.Committed, error) {
+// settleAll settles every batch of an ambiguous commit. The commit was applied to all runs if this
+// attempt applied one batch (statusApplied), or if one run has the result of an earlier call, which it
+// stored with the multi-commit id whole. A run that was purged since, or has evicted its result, then
+// has no result left; its Committed has only Replayed set. A result without that id is of another
+// commit with the same batch id, and proves nothing.
+//
+// If no run has a trace of the commit, and none can have lost it, the commit was not applied, and the
+// voided nonces keep a late copy of it from being applied.
+func (e *engine) settleAll(ctx context.Context, requests []*request, whole []byte, t *outcome.Backoff) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(requests))
-	alreadyApplied, repeated, missing := false, false, false
-	var evicted, purged error
+	applied, missing := false, false
+	var forgotten error
 	for i, r := range requests {
 		switch a, err := e.settle(ctx, r, t); {
 		case err == nil && a != nil:
 			done[i] = a.committed()
-			alreadyApplied = alreadyApplied || a.status == statusApplied
-			repeated = repeated || a.status == statusAppliedBefore
+			applied = applied || a.status == statusApplied || whole != nil && bytes.Equal(a.whole, whole)
 		case err == nil:
 			done[i].Replayed, missing = true, true
-		case errors.Is(err, errEvicted):
-			done[i].Replayed, missing, evicted = true, true, err
-		case errors.Is(err, errPurged):
-			done[i].Replayed, missing, purged = true, true, err
+		case errors.Is(err, errEvicted), errors.Is(err, errPurged):
+			done[i].Replayed, missing, forgotten = true, true, err
 		default:
 			return nil, err
 		}
 	}
-	if alreadyApplied || !missing {
+	if applied || !missing {
 		return done, nil
 	}
-	if evicted == nil && !repeated { // a run that has the result of an earlier call answers the next attempt
-		return nil, purged
-	}
-	return nil, evicted
+	return nil, forgotten
 }
 
 // codeRefused is the SQLSTATE that tapestore.demand raises when a batch is refused.

@@ -226,3 +226,41 @@ func TestMultiCommitSettledByTheRunsThatRemember(t *testing.T) {
 		}
 	}
 }
+
+// The reply of a commit over several runs is lost. One run had the batch's id from another commit and
+// answers with that result, which does not show whether this commit was applied; the other run was purged
+// since. The outcome is unknown, and the commit is not sent again.
+func TestMultiCommitWithTheIDOfAnotherCommit(t *testing.T) {
+	t.Parallel()
+	for _, recreated := range []bool{false, true} {
+		t.Run(fmt.Sprint("recreated: ", recreated), func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			other := open(t, address)
+			i := &interloper{wire: &wire{}, before: ".settle("}
+			i.do = func() {
+				purge(t, other, "a")
+				if recreated {
+					anew(t, other, "a")
+				}
+			}
+			s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
+			hold(t, s, "a")
+			batches := []runstore.Batch{runstore.NewBatch("a", runstore.Unguarded("test")), appending(hold(t, s, "b"), "b1")}
+			batches[0].Append("test", []byte("a1"))
+			batches[1].ID = "used"
+			commit(t, s, batches[1])
+			i.lose(loseReply, "lock_runs")
+			if done, err := s.CommitMulti(t.Context(), batches); !errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Errorf("got %+v, %v, want ErrUnknownOutcome", done, err)
+			}
+			wantJournal(t, other, "b", "b1")
+			if n := get[int](t, connect(t, address), `SELECT count(*) FROM tapestore.events WHERE data = 'a1'`); n != 0 {
+				t.Errorf("%d events were applied after the purge, want none", n)
+			}
+			if n := len(i.sent()); n != 2 {
+				t.Errorf("%d writes were sent, want 2", n)
+			}
+		})
+	}
+}

@@ -26,7 +26,7 @@ const (
 type notifier struct {
 	engine  *engine
 	waiters wakeup.Hub
-	process string        // identifies this process in payloads
+	sender  string        // identifies the hub of this process in payloads
 	dirty   chan struct{} // holds a value if there were commits since the last notification
 	cancel  context.CancelFunc
 	ctx     context.Context
@@ -40,8 +40,9 @@ type notifier struct {
 }
 
 func newNotifier(e *engine) *notifier {
+	hub := hubKey(e)
 	n := &notifier{
-		engine: e, waiters: hubOf(e), process: thisProcess, dirty: make(chan struct{}, 1),
+		engine: e, waiters: wakeup.Of(hub), sender: senderOf(hub), dirty: make(chan struct{}, 1),
 		runs: map[string]runstore.WakeOn{}, wakers: map[chan struct{}]bool{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background()) // ends with the handle

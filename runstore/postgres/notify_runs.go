@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // maxNames is how many runs a payload names: 500 names of 13 bytes fit into the 8,000 bytes that
@@ -21,8 +20,9 @@ import (
 // empty payload stands for all runs; older programs, which have no payloads, send no other.
 const maxNames = 500
 
-// thisProcess precedes the names in a payload. A process ignores its own notifications, because it
-// has woken its callers already.
+// thisProcess precedes the names in a payload, with a hash of the sender's hub (see senderOf). A handle
+// ignores notifications of its own hub, because the write has woken the callers of that hub already.
+// Two handles in one process have different hubs if their addresses spell the server differently.
 var thisProcess = rand.Text()
 
 // runHash returns the name of a run in payloads.
@@ -47,7 +47,7 @@ func (n *notifier) payload() string {
 		return ""
 	}
 	var b strings.Builder
-	b.WriteString(n.process)
+	b.WriteString(n.sender)
 	for name, on := range runs {
 		b.WriteString(" " + name)
 		if on == runstore.OnRelease {
@@ -60,8 +60,8 @@ func (n *notifier) payload() string {
 // wakeRuns wakes the callers that wait for the runs in a payload.
 func (n *notifier) wakeRuns(payload string) {
 	runs := map[string]runstore.WakeOn{}
-	process, names, _ := strings.Cut(payload, " ")
-	if process == n.process { // its callers were woken at once
+	sender, names, _ := strings.Cut(payload, " ")
+	if sender == n.sender { // the callers were woken at once
 		return
 	}
 	for _, name := range strings.Fields(names) {
@@ -85,11 +85,14 @@ func (r *request) wakes() runstore.WakeOn {
 	return runstore.OnWrite
 }
 
-// hubOf returns the hub that all handles of the store in this process share.
-func hubOf(e *engine) wakeup.Hub {
+// hubKey returns the key of the hub that all handles of the store in this process share.
+func hubKey(e *engine) string {
 	to := e.pool.Config().ConnConfig
-	return wakeup.Of(fmt.Sprintf("postgres:%s:%d/%s/%s", to.Host, to.Port, to.Database, e.opts.Schema))
+	return fmt.Sprintf("postgres:%s:%d/%s/%s", to.Host, to.Port, to.Database, e.opts.Schema)
 }
+
+// senderOf returns the name of a hub of this process in payloads.
+func senderOf(hub string) string { return thisProcess + runHash(runstore.RunID(hub)) }
 
 // RunWakeups implements runstore.RunNotifier. Writes of other processes wake by LISTEN and NOTIFY;
 // behind a transaction-pooling proxy they do not wake (see [Options.Pooled]).

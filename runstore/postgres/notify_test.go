@@ -1,8 +1,13 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
@@ -111,20 +116,40 @@ func TestNotificationOfManyRuns(t *testing.T) {
 	}
 }
 
-// A write has woken its own process by the time that its notification comes.
+// A write has woken its own process by the time that its notification comes, except those that wait on a
+// handle whose address names the server otherwise.
 func TestOwnNotificationsWakeNobody(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	s, foreign := open(t, address), open(t, address)
+	s, same, foreign, other := open(t, address), open(t, address), open(t, address), open(t, address, otherHost)
 	postgres.TakeForForeign(foreign)
 	ch, err := s.RunWakeups(t.Context(), "run", runstore.OnWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wakeup.Take(ch)
-	for sender, wakes := range map[*postgres.Store]bool{s: false, foreign: true} {
-		if postgres.Notify(s, sender, "run"); wakeup.Take(ch) != wakes {
-			t.Errorf("a notification of this process: %t, wakes: %t", sender == s, !wakes)
+	for _, tc := range []struct {
+		name   string
+		sender *postgres.Store
+		wakes  bool
+	}{
+		{"the handle that waits", s, false},
+		{"another handle", same, false},
+		{"another process", foreign, true},
+		{"a handle with another address", other, true},
+	} {
+		if postgres.Notify(s, tc.sender, "run"); wakeup.Take(ch) != tc.wakes {
+			t.Errorf("a notification of %s wakes: %t, want %t", tc.name, !tc.wakes, tc.wakes)
 		}
 	}
+}
+
+// otherHost names the server by another host.
+func otherHost(config *pgxpool.Config, _ *postgres.Options) {
+	c := config.ConnConfig
+	dial := c.DialFunc
+	network, at := pgconn.NetworkAddress(c.Host, c.Port)
+	c.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, network, at) }
+	c.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"192.0.2.1"}, nil }
+	c.Host = "other.invalid"
 }

@@ -2,6 +2,9 @@ package postgres
 
 import (
 	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -14,9 +17,12 @@ import (
 // step for others. Garbage left by a crash or a deadline is collected by later purges, and by every
 // handle when it is opened. Concurrent collectors take different runs. An error ends the collecting
 // and is not returned, because the purge was applied.
+//
+// Rows may be large and the server busy, so a step may exceed statement_timeout. The server then rolls
+// the step back, and every repetition of it would fail too. So the handle halves its steps.
 
-// collectStep is how many rows a step deletes. With the index entries of records a step takes a few
-// milliseconds to some tens.
+// collectStep is how many rows a step deletes at first. With the index entries of records such a step
+// usually takes a few milliseconds to some tens.
 const collectStep = 2000
 
 // collectAfter deletes the garbage of the run that was purged, and runs one step for another run.
@@ -42,7 +48,7 @@ func (e *engine) collectLeft() {
 }
 
 // collectOnce runs one step. It reports whether there may be more to delete; after an error it
-// returns false.
+// returns false, unless the next step will be smaller.
 func (e *engine) collectOnce(ctx context.Context, id []byte) (more bool) {
 	conn, done, err := e.connect(ctx, forCommit)
 	if err != nil { // also if the handle is closed
@@ -50,6 +56,12 @@ func (e *engine) collectOnce(ctx context.Context, id []byte) (more bool) {
 	}
 	defer done()
 	q := &query{ctx, e, conn.Conn()}
-	err = q.each(sqlPurgeStep, []any{id, collectStep}, []any{&more}, func() error { return nil })
+	rows := e.collectRows.Load()
+	err = q.each(sqlPurgeStep, []any{id, rows}, []any{&more}, func() error { return nil })
+	var server *pgconn.PgError
+	if errors.As(err, &server) && server.Code == "57014" && ctx.Err() == nil && rows > 1 {
+		e.collectRows.CompareAndSwap(rows, rows/2)
+		return true
+	}
 	return err == nil && more
 }

@@ -94,6 +94,7 @@ func TestPurgeIsCollectedLater(t *testing.T) {
 	s, conn := open(t, address), connect(t, address)
 	lease := purgeable(t, s, conn, "run", 5000)
 	last := get[int64](t, conn, `SELECT last_position FROM tapestore.runs WHERE id = 'run'`)
+	exec(t, conn, `INSERT INTO tapestore.places (at, written, run, name, key) SELECT at + interval '1 day', written, run, name, key FROM tapestore.places`)
 	withoutCollecting(t, conn, func() {
 		purge(t, s, "run")
 		if n := get[int](t, conn, leavings); n < 15_000 {
@@ -111,9 +112,12 @@ func TestPurgeIsCollectedLater(t *testing.T) {
 			t.Errorf("a batch of the run made anew: %+v, want seq 1 and a version above those of before", done)
 		}
 		for _, limit := range []int{1, 10} {
-			entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: limit})
-			if err != nil || len(entries) != 1 || string(entries[0].Record.Value) != "new" {
-				t.Errorf("the queue with limit %d: %+v, %v; want the entry of the run made anew", limit, entries, err)
+			for i := range 4 {
+				q := runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: limit, Heads: i&1 > 0, Newest: i&2 > 0}
+				entries, err := s.ScanIndex(t.Context(), q)
+				if err != nil || len(entries) != 1 || string(entries[0].Record.Value) != "new" {
+					t.Errorf("the queue by %+v: %+v, %v; want the entry of the run made anew", q, entries, err)
+				}
 			}
 			events, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: limit})
 			if err != nil || len(events) != 1 || string(events[0].Data) != "new" || int64(events[0].Position) <= last {
@@ -171,6 +175,32 @@ func TestPurgeOverSeveralRunsIsCollectedLater(t *testing.T) {
 	if n := get[int](t, conn, leavings); n != 0 {
 		t.Errorf("after a later purge %d rows are left", n)
 	}
+}
+
+// A step that the server cancels, because it takes longer than statement_timeout, is made with fewer rows,
+// both by the caller that purges and by the next handle.
+func TestPurgeInSmallerSteps(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s, conn := open(t, address), connect(t, address)
+	exec(t, conn, `CREATE FUNCTION tapestore.cancel() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		IF (SELECT count(*) FROM gone) > 300 THEN RAISE 'canceling statement' USING ERRCODE = 'query_canceled'; END IF; RETURN NULL; END $$`)
+	for _, table := range []string{"events", "records"} {
+		exec(t, conn, `CREATE TRIGGER cancel AFTER DELETE ON tapestore.`+table+` REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION tapestore.cancel()`)
+	}
+	purgeable(t, s, conn, "purged", 2500)
+	purge(t, s, "purged")
+	if n := get[int](t, conn, leavings); n != 0 {
+		t.Fatalf("%d rows are left", n)
+	}
+
+	purgeable(t, s, conn, "left", 2500)
+	withoutCollecting(t, conn, func() { purge(t, s, "left") })
+	if n := get[int](t, conn, leavings); n < 7500 {
+		t.Fatalf("%d rows are left, want those of 2,500 events and records", n)
+	}
+	open(t, address)
+	await(t, "the garbage to be collected", func() bool { return get[int](t, conn, leavings) == 0 })
 }
 
 // While a step holds its locks, nothing waits for it: no heartbeat or commit of another run, no

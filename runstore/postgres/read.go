@@ -97,27 +97,31 @@ func (e *engine) GetRun(ctx context.Context, id runstore.RunID) (run runstore.Ru
 // ReadTerms implements runstore.TermReader.
 func (e *engine) ReadTerms(ctx context.Context, id runstore.RunID) (terms []runstore.Term, err error) {
 	err = e.read(ctx, func(q *query) error {
-		var token pgtype.Int8
-		var granted, expires, ended pgtype.Timestamptz
-		var how pgtype.Int2
-		var owner, reactor, reason []byte
-		found := false
-		terms = nil
-		err := q.each(sqlTermsRead, []any{[]byte(id)}, []any{&token, &granted, &expires, &ended, &how, &owner, &reactor, &reason}, func() error {
-			if found = true; how.Valid {
-				terms = append(terms, runstore.Term{
-					Token: runstore.Token(token.Int64), Owner: runstore.Owner(owner), Reactor: runstore.Reactor(reactor),
-					GrantedAt: timeOf(granted), ExpiresAt: timeOf(expires), EndedAt: timeOf(ended),
-					End: runstore.GrantEnd(how.Int16), Reason: string(reason),
-				})
-			}
-			return nil
-		})
-		if err == nil && !found {
-			return runstore.ErrNotFound
-		}
+		terms, err = q.terms(id)
 		return err
 	})
+	return terms, err
+}
+
+func (q *query) terms(id runstore.RunID) (terms []runstore.Term, err error) {
+	var token pgtype.Int8
+	var granted, expires, ended pgtype.Timestamptz
+	var how pgtype.Int2
+	var owner, reactor, reason []byte
+	found := false
+	err = q.each(sqlTermsRead, []any{[]byte(id)}, []any{&token, &granted, &expires, &ended, &how, &owner, &reactor, &reason}, func() error {
+		if found = true; how.Valid {
+			terms = append(terms, runstore.Term{
+				Token: runstore.Token(token.Int64), Owner: runstore.Owner(owner), Reactor: runstore.Reactor(reactor),
+				GrantedAt: timeOf(granted), ExpiresAt: timeOf(expires), EndedAt: timeOf(ended),
+				End: runstore.GrantEnd(how.Int16), Reason: string(reason),
+			})
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = runstore.ErrNotFound
+	}
 	return terms, err
 }
 

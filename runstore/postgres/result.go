@@ -40,6 +40,8 @@ type writeResult struct {
 	resultToken  runstore.Token
 	resultFormer runstore.GrantEnd
 	resultCount  int64 // for an append: how many results the run has stored so far, evicted ones included
+	// For a settled write: the multi-commit id of the commit that stored the result.
+	whole []byte
 }
 
 // nullHead scans the columns of a run's head, any of which may be NULL. The statements that read
@@ -135,7 +137,17 @@ func timeOf(t pgtype.Timestamptz) time.Time {
 
 // readWrite reads the row of tapestore.write: the columns of tapestore.answer, then the former
 // grants.
-func (st *statement) readWrite(rows pgx.Rows, a *writeResult) error {
+func (st *statement) readWrite(rows pgx.Rows, a *writeResult) error { return st.readAnswer(rows, a) }
+
+// readSettled reads the row of tapestore.settle: that of readWrite, then the multi-commit id.
+func (st *statement) readSettled(rows pgx.Rows, a *writeResult) error {
+	var whole []byte
+	err := st.readAnswer(rows, a, &whole)
+	a.whole = whole
+	return err
+}
+
+func (st *statement) readAnswer(rows pgx.Rows, a *writeResult, further ...any) error {
 	var (
 		status      pgtype.Int2
 		now         pgtype.Timestamptz
@@ -149,7 +161,7 @@ func (st *statement) readWrite(rows pgx.Rows, a *writeResult) error {
 		former      [][]byte
 	)
 	targets := slices.Concat([]any{&status, &now, &first, &last, &versions}, head.first(), []any{&epoch}, summary.first(),
-		head.rest(), summary.rest(), []any{&token, &end, &former})
+		head.rest(), summary.rest(), []any{&token, &end, &former}, further)
 	if err := rows.Scan(targets...); err != nil {
 		return err
 	}

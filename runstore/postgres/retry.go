@@ -7,6 +7,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
 // perform sends a write until its outcome is known. It retries a write that was not applied if the
@@ -60,7 +61,7 @@ func (e *engine) settle(ctx context.Context, r *request, t *outcome.Backoff) (*w
 			args:     []any{[]byte(r.run), r.nonce, r.resultKey, int64(0), int16(r.operation())},
 			requests: []*request{r},
 		}
-		st.read = st.readWrite
+		st.read = st.readSettled
 		st.onConn = func() { st.args[3] = e.clock.Since(r.sent).Microseconds() }
 		answers, err := e.roundTrip(ctx, []*statement{st})
 		switch {
@@ -69,7 +70,9 @@ func (e *engine) settle(ctx context.Context, r *request, t *outcome.Backoff) (*w
 			if n := r.appends(); a.last == 0 && n > 0 {
 				a.last = a.first + runstore.Seq(n) - 1
 			}
-			return a, nil
+			if err = e.findTerm(ctx, r, a); err == nil {
+				return a, nil
+			}
 		case err == nil && answers[0].status == statusEvicted && r.inBatches():
 			return nil, errEvicted
 		case err == nil:
@@ -88,6 +91,28 @@ func (e *engine) settle(ctx context.Context, r *request, t *outcome.Backoff) (*w
 			return nil, outcome.Cause(ctx, err)
 		}
 	}
+}
+
+// findTerm corrects the time of a settled grant without writes after which another handle took the lease:
+// tapestore.settle returns the time of the run's last grant. The time stays if the run has too many
+// terms since, or was purged.
+func (e *engine) findTerm(ctx context.Context, r *request, a *writeResult) error {
+	if r.operation() != opAcquire || a.head.State != rules.None || a.resultToken != 0 {
+		return nil
+	}
+	err := e.readOnce(ctx, func(q *query) error {
+		terms, err := q.terms(r.run)
+		for _, term := range terms {
+			if term.Token == a.head.Token && !term.GrantedAt.IsZero() {
+				a.now = term.GrantedAt
+			}
+		}
+		return err
+	})
+	if errors.Is(err, runstore.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 // forgottenSince returns an error if the trace of a write that was not found may have been deleted since

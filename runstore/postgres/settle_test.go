@@ -231,3 +231,44 @@ func TestLostGrantTakenByAnother(t *testing.T) {
 		t.Errorf("a write under it: got %v, want ErrFenced by token 3 of the thief", err)
 	}
 }
+
+// A grant without writes whose reply was lost, and after which another handle took the lease, has the time
+// and the expiry of its own term.
+func TestLostGrantHasItsOwnTime(t *testing.T) {
+	t.Parallel()
+	for _, preempt := range []string{"", "test"} {
+		t.Run("preempt: "+preempt, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			other := open(t, address)
+			i := &interloper{wire: &wire{}, before: ".settle("}
+			i.do = func() {
+				_, err := other.AcquireLease(t.Context(), runstore.AcquireRequest{
+					Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "thief", TTL: time.Minute}, Preempt: "test",
+				})
+				if err != nil {
+					t.Errorf("preempt: %v", err)
+				}
+			}
+			s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
+			if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+				t.Fatal(err)
+			}
+			i.lose(loseReply, "")
+			lease, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+				Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "owner", TTL: time.Minute}, Preempt: preempt,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			terms, err := s.ReadTerms(t.Context(), "run")
+			if err != nil || len(terms) != 2 {
+				t.Fatalf("got the terms %+v, %v, want two", terms, err)
+			}
+			own := terms[0]
+			if lease.Token != own.Token || !lease.Ended || !lease.Committed.Time.Equal(own.GrantedAt) || !lease.ExpiresAt.Equal(own.GrantedAt.Add(time.Minute)) {
+				t.Errorf("got %+v, want a lease that ended, of the term %+v", lease, own)
+			}
+		})
+	}
+}

@@ -60,9 +60,10 @@ type engine struct {
 	hints     hintCache
 	sqlCache  sync.Map // statements rewritten for Options.Schema, by their original text
 
-	migrated   atomic.Bool   // whether the schema is known to have this program's version
-	closed     chan struct{} // closed when Close begins
-	background sync.WaitGroup
+	migrated    atomic.Bool   // whether the schema is known to have this program's version
+	collectRows atomic.Int32  // how many rows the next step of collecting deletes
+	closed      chan struct{} // closed when Close begins
+	background  sync.WaitGroup
 }
 
 // Open opens the store in the database that config connects to, and creates or migrates its schema
@@ -112,6 +113,7 @@ func newEngine(options *Options, conns int) (*engine, error) {
 	e.coalescer = appendCoalescer{freeSlots: maxInFlight, sendOne: e.sendGroup, sendMulti: e.appendMulti}
 	e.queues = runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: e.coalescer.submit}
 	e.bulkhead = newBulkhead(conns)
+	e.collectRows.Store(collectStep)
 	return e, nil
 }
 

@@ -1,3 +1,7 @@
+-- A write locks its run, then reads and changes grants. The lock waits for such writes and keeps out
+-- others, before anything is locked that they need: in the other order both would deadlock.
+LOCK TABLE tapestore.runs IN ACCESS EXCLUSIVE MODE;
+
 -- A term of a run: its grant and how that ended. how is a runstore.GrantEnd. A time that is not known
 -- is NULL.
 CREATE TYPE tapestore.term AS (
