@@ -78,8 +78,8 @@ const (
 	// OnWrite is every write: a commit, a grant, a release, the creation, a purge, and a raise of
 	// the epoch.
 	OnWrite WakeOn = iota
-	// OnRelease is a write that frees the run's lease before its expiry: a release, a purge, and a
-	// raise of the epoch.
+	// OnRelease is a write that frees the run's lease before its expiry: a release, a commit or an
+	// import that releases, a purge, and a raise of the epoch.
 	OnRelease
 )
 

@@ -128,3 +128,34 @@ func TestListsOfTwoHistoriesAreNotConfused(t *testing.T) {
 		t.Errorf("a write that takes a record for absent: got %v, want ErrConflict", err)
 	}
 }
+
+// A record that is put, moved, deleted, moved and dropped by a rewriting, again and again by one handle, is
+// counted once among the cold records: as often as it has a row.
+func TestColdRecordsAreCountedOverRewritings(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all, n := filled(t, s, 60), 0
+	leave := func(value string) {
+		edit(t, s, all, "z", value)
+		for range 60 {
+			n++
+			edit(t, s, all, fmt.Sprintf("b/%d", n%60), fmt.Sprint(n))
+		}
+		relieve(t, s)
+	}
+	for range 3 {
+		leave("value")
+		leave("")
+		if err := bigtable.MoveRecords(t.Context(), s, "run", true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave("value")
+	scanIdleRun(t, s)
+	if got, want := len(keys(t, raw(t, table), "k")), coldRows(t, s); got != want {
+		t.Errorf("there are %d rows of cold records, and %d are counted", got, want)
+	}
+	all.readAs(t, openBare(t, table))
+}

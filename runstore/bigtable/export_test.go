@@ -279,3 +279,9 @@ func SkipSegments(ctx context.Context, s *Store) error {
 	}
 	return err
 }
+
+// LearnEpochs has a handle read the epochs.
+func LearnEpochs(ctx context.Context, s *Store) error {
+	_, err := s.engine.readEpochs(byTest(ctx))
+	return err
+}

@@ -137,13 +137,16 @@ func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outc
 		if err != nil {
 			return err
 		}
-		known := s.epochCache.Load()
-		through, err := s.survivingEvents(ctx, found, x, known)
+		through, err := s.survivingEvents(ctx, found, x, s.epochCache.Load())
 		if err != nil {
 			return err
 		}
-		feeds = e.restamp(found, x, through, &known.now)
-		e.setMark() // the former one may be missing
+		// Not by an epoch that the handle has learned since, whose stamp may not be known yet.
+		feeds = e.restamp(found, x, through, now)
+		// The row of a mark that the head names may be missing.
+		if feeds || e.head.MarkRev != 0 {
+			e.setMark()
+		}
 	}
 	e.placeRunnable()
 	e.rows, e.alongside = append(e.rows, e.alongside...), nil

@@ -204,15 +204,18 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 	if page.cut && page.through == "" {
 		return false, nil // only rows that do not count, which the orphan scan deletes
 	}
+	var dropped []runstore.RecordKey
 	for _, one := range page.rows {
 		var meta recordMeta
 		if _, err := decodeCell(one.cell, &meta); err != nil {
 			return false, ofRun(r.id, err)
 		}
-		// A tombstone stays while a cell in the run's row hides it: the cell names its move. One that was moved
-		// since the rewriting began stays too: it may hide the row of another such move, which stays listed.
+		// A tombstone stays while a cell in the run's row hides it: the cell names its move. A tombstone that
+		// was moved since the rewriting began stays too: it may hide an earlier row of its record whose move
+		// stays listed.
 		if meta.Tombstone && one.move.rev <= c.Start && cell(at.cells, familyRecords, string(one.key)) == nil {
 			c.Keys--
+			dropped = append(dropped, one.key)
 			continue
 		}
 		m.add(one.key, one.cell, &meta)
@@ -231,6 +234,11 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 		c.moves, c.Start, c.Cursor = c.moves[i:], 0, nil
 	}
 	applied, err := s.makeMove(ctx, r, m, t)
+	if applied {
+		for _, key := range dropped { // the next cell of the record hides no cold row
+			delete(r.records, key)
+		}
+	}
 	return applied && page.cut, err
 }
 
@@ -285,9 +293,9 @@ func asUnavailable(id runstore.RunID, err error) error {
 }
 
 // orphanColdRows calls dead with rows of cold records that do not count and never will: rows of moves
-// that failed, rows that later moves replaced, and rows of earlier generations. It reports whether there is
-// a row that counts for each cold record.
-func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) (whole bool, err error) {
+// that failed, rows that later moves replaced, and rows of earlier generations. It reports whether
+// each cold record has a row that counts.
+func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) (complete bool, err error) {
 	all := ownedKey(kindCold, id)
 	c, err := at.moveList()
 	if err != nil {

@@ -160,11 +160,11 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
 	}); err != nil {
 		return err
 	}
-	whole, err := s.orphanColdRows(ctx, id, found, collect)
+	complete, err := s.orphanColdRows(ctx, id, found, collect)
 	if err != nil {
 		return err
 	}
-	packs, err := s.orphanPacks(ctx, id, found, whole)
+	packs, err := s.orphanPacks(ctx, id, found, complete)
 	if errors.Is(err, errMoved) { // the run is in use again
 		return nil
 	}
@@ -225,8 +225,8 @@ func (s *engine) bumpRevision(ctx context.Context, id runstore.RunID, rev int64,
 
 // orphanPacks returns the rows of packs that no head can name any more: those of writes that were not
 // applied, and of records that were replaced. It keeps those that a missing row may name: the last row that
-// names one may come late after a failover. whole says that no row of a cold record is missing.
-func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row, whole bool) (dead []string, err error) {
+// names one may come late after a failover. complete says that no row of a cold record is missing.
+func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row, complete bool) (dead []string, err error) {
 	var keys []string
 	prefix := ownedKey(kindPack, id)
 	if err := s.scanPrefix(ctx, prefix, func(page []string) error {
@@ -263,7 +263,7 @@ func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row,
 		case found.head.Purged || rev < found.head.Generation:
 			dead = append(dead, key)
 		case what == "r":
-			if whole && !named[key[:len(prefix)+25]] {
+			if complete && !named[key[:len(prefix)+25]] {
 				dead = append(dead, key)
 			}
 		default:

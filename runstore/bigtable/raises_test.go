@@ -1,10 +1,12 @@
 package bigtable_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
 
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -119,4 +121,62 @@ func TestRaiseOvertakenByOthers(t *testing.T) {
 	}
 	write("after")
 	wholeFeed(t, "a new handle", open(t, tbl), want)
+}
+
+// A handle learns of a later raise, which is under way, while it raises a run. The run loses nothing.
+func TestRaiseLearnsOfALaterOne(t *testing.T) {
+	t.Parallel()
+	for n, paused := 1, true; paused; n++ {
+		table := newTable(t)
+		s, other := openDying(t, table), openDying(t, table)
+		hold(t, s.Store, "run")
+		if _, err := s.RaiseEpoch(t.Context(), "first"); err != nil { // the run's cells have its stamp
+			t.Fatal(err)
+		}
+		b := signal("run", "event")
+		b.Put("record", []byte("value"))
+		commit(t, s.Store, b)
+		seen := 0
+		held := server(t).Hold(1, s.only(func(c bigtableemulator.Call) bool {
+			if c.Method == reads {
+				seen++
+			}
+			return c.Method == reads && seen == n
+		}))
+		late := server(t).Hold(1, other.only(func(c bigtableemulator.Call) bool { return c.Method == swaps && c.Row[0] == 'l' }))
+		raised, end := context.WithCancel(t.Context())
+		go func() {
+			defer end()
+			if _, err := s.RaiseEpoch(t.Context(), "second"); err != nil {
+				t.Error(err)
+			}
+		}()
+		later := make(chan error, 1)
+		if paused = held.Await(raised, 1) == nil; paused {
+			go func() {
+				_, err := other.RaiseEpoch(t.Context(), "third")
+				later <- err
+			}()
+			met(t, late, 1) // before it ends the log of the epoch before
+			if err := bigtable.LearnEpochs(t.Context(), s.Store); err != nil {
+				t.Error(err)
+			}
+		}
+		held.Stop()
+		<-raised.Done()
+		late.Stop()
+		if paused {
+			if err := <-later; err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := s.RaiseEpoch(t.Context(), "last"); err != nil {
+			t.Fatal(err)
+		}
+		heir := openBare(t, table)
+		records, err := heir.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: 10})
+		if got := journal(t, heir, "run"); err != nil || len(got) != 1 || len(records) != 1 {
+			t.Errorf("paused before read %d: the run has the events %q and the records %v, %v, want one each", n, got, records, err)
+		}
+	}
 }

@@ -180,7 +180,7 @@ func checkIncarnation(ctx context.Context, path string, r *admin.Report) {
 	boot, _ := newSystemClock().Up()
 	if reason := reasonToRaise(have, seen, ok, boot); reason != "" {
 		r.KeepClosed("incarnation", reason+": the next program that opens the store for writing raises the epoch",
-			"expected after a restore: start the server; otherwise check the URL, and that FILE-witness was not deleted")
+			"expected after a restore, and after a boot of the host with synchronous=normal: start the server; otherwise check the URL, and that FILE-witness was not deleted")
 		return
 	}
 	r.OK("incarnation", "the file is the one that its witness file belongs to, and not older")

@@ -81,6 +81,8 @@ func TestBootWithoutUnsyncedCommits(t *testing.T) {
 		{sqlite.Full, "boot-1", 0},
 		{sqlite.Normal, "boot-2", 0},
 		{sqlite.Full, "boot-2", 0},
+		{sqlite.Full, "", 0}, // in a container that does not see it
+		{sqlite.Normal, "", 0},
 		{sqlite.Full, "boot-3", 1}, // commits of boot-2 may be lost
 		{sqlite.Full, "boot-4", 1},
 	} {

@@ -195,7 +195,7 @@ func reasonToRaise(have, seen progress, ok bool, boot string) string {
 		return "the database is a copy of another one"
 	case ok && have.behind(seen):
 		return "the database is older than its witness file: a backup was restored or commits were lost"
-	case have.unsynced != "" && have.unsynced != boot:
+	case have.unsynced != "" && boot != "" && have.unsynced != boot:
 		return "the host has started again since the store was opened with synchronous=NORMAL: commits may be lost"
 	}
 	return ""
@@ -216,9 +216,11 @@ func readProgress(ctx context.Context, c *conn) (progress, error) {
 // handles with NORMAL may be open.
 func (db *database) noteUnsynced(ctx context.Context, tx *conn, now time.Time, boot string) error {
 	note := db.progress.unsynced
-	if db.opts.Synchronous == Normal {
+	switch {
+	case boot == "": // the host does not report it
+	case db.opts.Synchronous == Normal:
 		note = boot
-	} else if note != boot {
+	case note != boot:
 		note = ""
 	}
 	if note == db.progress.unsynced {

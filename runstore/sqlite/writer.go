@@ -152,8 +152,8 @@ func (w *writer) withdraw(op *operation) {
 	}
 }
 
-// passLead passes the lead to the first operation whose caller still waits, and removes those before it: of
-// leaders whose callers gave up, for example. The caller of passLead holds the lock.
+// passLead passes the lead to the first operation whose caller still waits, and removes the operations before
+// it, whose callers gave up. The caller of passLead holds the lock.
 func (w *writer) passLead() {
 	for len(w.queue) > 0 {
 		if op := w.queue[0]; op.state.Load() == opWaiting {
