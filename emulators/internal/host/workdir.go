@@ -11,6 +11,9 @@ import (
 // unlocks it when the owner ends, in whatever way.
 const lockName = "owner.lock"
 
+// sweepTries bounds how often an owner begins again because of processes that look for abandoned directories.
+const sweepTries = 100
+
 // WorkDir is the directory of a private engine.
 type WorkDir struct {
 	Path      string
@@ -21,20 +24,20 @@ type WorkDir struct {
 // NewWorkDir creates a temporary directory in root whose name begins with prefix. Other users may
 // pass through it, because the engine may run as one.
 func NewWorkDir(root, prefix string) (*WorkDir, error) {
-	for range 10 {
+	for range sweepTries {
 		path, err := os.MkdirTemp(root, prefix)
 		if err != nil {
 			return nil, err
-		}
-		if err := os.Chmod(path, 0o711); err != nil {
-			return nil, errors.Join(err, os.RemoveAll(path))
 		}
 		lock, err := lockDir(path)
 		if errors.Is(err, errLocked) || errors.Is(err, os.ErrNotExist) {
 			continue // another process took it for abandoned and removes it
 		}
+		if err == nil { // and from here on nobody does
+			err = os.Chmod(path, 0o711)
+		}
 		if err != nil {
-			return nil, errors.Join(err, os.RemoveAll(path))
+			return nil, errors.Join(err, removeAll(path))
 		}
 		return &WorkDir{Path: path, Lock: lock, Temporary: true}, nil
 	}
@@ -67,9 +70,20 @@ func OpenWorkDir(path string) (*WorkDir, error) {
 func (d *WorkDir) Close() error {
 	var err error
 	if d.Temporary {
-		err = os.RemoveAll(d.Path)
+		err = removeAll(d.Path)
 	}
 	return errors.Join(err, d.Lock.Close())
+}
+
+// removeAll removes a directory. Another process that looks for abandoned directories may create a lock file
+// in it meanwhile, so that it is not empty in the end.
+func removeAll(path string) (err error) {
+	for range sweepTries {
+		if err = os.RemoveAll(path); err == nil {
+			break
+		}
+	}
+	return err
 }
 
 // errLocked reports that the process that owns a directory is alive.

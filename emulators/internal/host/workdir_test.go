@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -57,4 +58,40 @@ func TestSweep(t *testing.T) {
 	if err := alive.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// Another process may sweep a directory before its owner has locked it. The owner then makes another one.
+func TestSweepOfNewDirectories(t *testing.T) {
+	t.Parallel()
+	const prefix = "emulators-sweep-"
+	root := t.TempDir()
+	made := make(chan struct{})
+	var sweeping sync.WaitGroup
+	for range 2 {
+		sweeping.Go(func() {
+			for {
+				select {
+				case <-made:
+					return
+				default:
+					SweepWorkDirs(root, prefix, func(string) error { return nil })
+				}
+			}
+		})
+	}
+	for range 500 {
+		dir, err := NewWorkDir(root, prefix)
+		if err != nil {
+			t.Errorf("a new directory: %v", err)
+			break
+		}
+		if info, err := os.Stat(dir.Path); err != nil || info.Mode().Perm() != 0o711 {
+			t.Errorf("the directory: %v, %v, want one that others may pass through", info, err)
+		}
+		if err := dir.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	close(made)
+	sweeping.Wait()
 }
