@@ -23,6 +23,10 @@ func check(lead, other runstore.Batch) error {
 		return invalid("other.run", "is the lead itself; one batch does it")
 	case !og.Fence.IsZero():
 		return invalid("other.fence", "is not possible: a fence cannot be written ahead; guard versions or the seq")
+	case lead.Guards().Token != nil:
+		return invalid("lead.guards: token", "is not possible: a step has no guard of the token; the lead's fence holds only under its own token")
+	case og.Token != nil:
+		return invalid("other.guards: token", "is not possible: a step has no guard of the token; guard versions or the seq")
 	case len(og.Versions) == 0 && og.NextSeq == 0:
 		return invalid("other.guards", "has no version and no seq; the other run is guarded by at least one")
 	case other.ID != "":

@@ -113,6 +113,7 @@ func (r *reader) end() error {
 	return nil
 }
 
+// guards writes the guards of the other run's batch. check has refused a fence and a token.
 func (w *writer) guards(g runstore.Guards) {
 	w.uint(uint64(len(g.Versions)))
 	for _, v := range g.Versions {

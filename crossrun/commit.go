@@ -48,9 +48,10 @@ const maxAttempts = 16
 //     the state that the guard found. Its key is [IntentKey] if the other run itself leads a step
 //     in progress; the holder of that run, or its next one, completes that step.
 //   - runstore.ErrNotFound: one of the runs does not exist, or the other run was purged.
-//   - runstore.ErrInvalid, ErrTooLarge: as *runstore.InputError. A step cannot purge; keys that
-//     begin with [Reserved] are not available to the caller; each batch may have two guards and one
-//     record less than the contract allows; both runs' writes together must fit into one record.
+//   - runstore.ErrInvalid, ErrTooLarge: as *runstore.InputError. A step cannot purge; neither batch
+//     may have the guard runstore.AtToken; keys that begin with [Reserved] are not available to the
+//     caller; each batch may have two guards and one record less than the contract allows; both runs'
+//     writes together must fit into one record.
 //   - runstore.ErrUnavailable, ErrClosed: the store failed before this call began the step. For a
 //     repeat, this says nothing about the earlier calls.
 //

@@ -184,3 +184,39 @@ func TestLateFinish(t *testing.T) {
 		t.Errorf("the step was made %d times, want once on both runs", n)
 	}
 }
+
+// TestTokenGuard proves that a step refuses a guard of the token, which it could not keep, before it
+// writes anything.
+func TestTokenGuard(t *testing.T) {
+	t.Parallel()
+	for _, multi := range []bool{true, false} {
+		for _, test := range []struct {
+			field  string
+			change func(lead, other *runstore.Batch)
+		}{
+			{"lead.guards: token", func(lead, _ *runstore.Batch) { lead.Require(runstore.AtToken(99)) }},
+			{"other.guards: token", func(_, other *runstore.Batch) { other.Require(runstore.AtToken(99)) }},
+			{"other.guards: token", func(_, other *runstore.Batch) {
+				*other = runstore.NewBatch(other.Run(), runstore.AtToken(0))
+			}},
+		} {
+			base := memory.New(nil).Open()
+			create(t, base, "run", "registry")
+			lead, other := claim(hold(t, base, "run"))
+			test.change(&lead, &other)
+			store := runstore.RunStore(base)
+			if !multi {
+				store = &failing{RunStore: base}
+			}
+			_, err := crossrun.Commit(t.Context(), store, lead, other)
+			var input *runstore.InputError
+			if !errors.As(err, &input) || input.Kind != runstore.ErrInvalid || input.Field != test.field {
+				t.Errorf("as one write %t: got error %v, want that the field %q is invalid", multi, err, test.field)
+			}
+			if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{} {
+				t.Errorf("%s, as one write %t: the step was made %d times, want none", test.field, multi, got)
+			}
+			clean(t, base, "run", "registry")
+		}
+	}
+}

@@ -164,7 +164,8 @@ func deleteMark(other runstore.RunID, key runstore.RecordKey, version runstore.V
 	return b
 }
 
-// guardList returns the guards, except the fence, as arguments of Batch.Require.
+// guardList returns the guards, except the fence, as arguments of Batch.Require. There is no guard of
+// the token: check refuses it.
 func guardList(g runstore.Guards) (all []runstore.Guard) {
 	for _, v := range g.Versions {
 		all = append(all, v)

@@ -26,7 +26,9 @@ type checkpoint struct {
 //   - [ErrReplaced]: a later call came before the next renewal. Writes that must all be applied need
 //     a batch of their own, or one checkpoint that contains them.
 //   - The store's refusal of the writes, such as runstore.ErrTooLarge. The next renewal then carries
-//     no writes, so that the refusal does not cost the lease.
+//     no writes, so that the refusal does not cost the lease. It matches runstore.ErrUnknownOutcome
+//     too where an earlier renewal had carried the writes and its outcome is unknown
+//     (runstore.ErrCorrupt).
 //   - [ErrEnded]: the work has returned. It matches runstore.ErrUnknownOutcome where a renewal had
 //     carried the writes and its outcome is unknown. What belongs to the end of the work goes to
 //     [Held.ReleaseWith].
@@ -70,8 +72,18 @@ func (h *Held) settleCheckpoint(c *checkpoint, err error) {
 	if c == nil || h.sending != c {
 		return
 	}
-	c.done <- err
+	c.done <- c.outcome(err)
 	h.sending = nil
+}
+
+// outcome returns err, the answer to a renewal with the checkpoint. It matches
+// runstore.ErrUnknownOutcome too if the answer does not say what became of an earlier renewal in
+// doubt. The store's other refusals do: it would have returned the result of a renewal that it applied.
+func (c *checkpoint) outcome(err error) error {
+	if c.doubt != nil && (errors.Is(err, runstore.ErrClosed) || errors.Is(err, runstore.ErrCorrupt)) {
+		return errors.Join(err, runstore.ErrUnknownOutcome)
+	}
+	return err
 }
 
 // reportCheckpoint reports the outcome of a checkpoint that a renewal carried: nil, or why the writes

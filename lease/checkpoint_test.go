@@ -198,27 +198,31 @@ func TestRefusedCheckpointKeepsTheLease(t *testing.T) {
 }
 
 // With the lease its checkpoint is lost: refused where the store says so, of unknown outcome where
-// no reply came.
+// no reply came, also if a repeat then got an answer that does not say what became of the first.
 func TestCheckpointOfALostLease(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		err     error
+		errs    []error // of the renewals; the last one is that of all further ones
 		unknown bool
 	}{
-		{"fenced", &runstore.FencedError{Presented: 1, Current: 2}, false},
-		{"no progress", runstore.ErrNoProgress, false},
-		{"no reply", runstore.ErrUnknownOutcome, true},
+		{"fenced", []error{&runstore.FencedError{Presented: 1, Current: 2}}, false},
+		{"no progress", []error{runstore.ErrNoProgress}, false},
+		{"closed", []error{runstore.ErrClosed}, false},
+		{"unavailable, then closed", []error{runstore.ErrUnavailable, runstore.ErrClosed}, false},
+		{"no reply", []error{runstore.ErrUnknownOutcome}, true},
+		{"no reply, then closed", []error{runstore.ErrUnknownOutcome, runstore.ErrClosed}, true},
+		{"no reply, then fenced", []error{runstore.ErrUnknownOutcome, &runstore.FencedError{Presented: 1, Current: 2}}, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
-				f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
-					return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: test.err}
+				f.renew = func(_ context.Context, n int, _ func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: test.errs[min(n, len(test.errs))-1]}
 				}
 				var carried, waiting, late <-chan error
 				err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
 					carried = held.Checkpoint(writes("carried"))
-					if test.unknown {
+					if len(test.errs) == 1 && test.unknown { // the lease is held long enough
 						time.Sleep(10 * time.Second)
 						waiting = held.Checkpoint(writes("waiting"))
 					}
@@ -273,4 +277,35 @@ func TestStalledWorkEnds(t *testing.T) {
 			t.Errorf("ended after %v: the checkpoints did not count as progress", d)
 		}
 	})
+}
+
+// A checkpoint that may have been applied is no definite refusal when the store finds damage at its
+// repeat.
+func TestDoubtfulCheckpointThatMeetsDamage(t *testing.T) {
+	for _, doubtful := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			f.renew = func(_ context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+				switch {
+				case n == 1 && doubtful:
+					_, _ = next()
+					return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnknownOutcome}
+				case n <= 2:
+					return runstore.Renewed{}, &runstore.CorruptError{Run: run, Cause: errors.New("a bad sum")}
+				default:
+					return next()
+				}
+			}
+			err := f.keeper(nil).Do(t.Context(), request(), func(_ context.Context, held *lease.Held) error {
+				err := <-held.Checkpoint(writes("step"))
+				if !errors.Is(err, runstore.ErrCorrupt) || errors.Is(err, runstore.ErrUnknownOutcome) != doubtful {
+					t.Errorf("got %v, want the damage, of unknown outcome: %t", err, doubtful)
+				}
+				return nil
+			})
+			if doubtful && err != nil {
+				t.Errorf("the holder: %v", err)
+			}
+		})
+	}
 }

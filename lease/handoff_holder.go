@@ -102,7 +102,7 @@ func (h *Held) lookForRequest(ctx context.Context, store handoffStore) (*handoff
 
 // grantSuccessor grants the lease to the successor that requests it, under the holder's fence. A
 // grant of unknown outcome is repeated as it is by the next call. The result is nil if no successor
-// requests the lease.
+// requests the lease, or if it was abandoned before the grant.
 //
 // Errors: those of the store; lostBy reports which of them end the lease.
 func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
@@ -129,7 +129,9 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 			}
 			req.Writes.Delete(HandoffKey)
 		}
-		h.setDoubt(req)
+		if !h.startGrant(req) {
+			return nil, nil
+		}
 		granted, err := h.keeper.store.AcquireLease(ctx, *req)
 		l := h.Lease()
 		switch {
@@ -140,7 +142,7 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 		case transient(err):
 			return nil, err
 		}
-		h.setDoubt(nil)
+		h.endDoubt()
 		switch {
 		case errors.Is(err, runstore.ErrConflict): // another request, or none
 		case h.lostBy(err):
@@ -153,10 +155,23 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 	}
 }
 
-func (h *Held) setDoubt(req *runstore.AcquireRequest) {
+// startGrant records that the grant is under way, and reports whether it may be sent: a lease that was
+// abandoned before is not handed off.
+func (h *Held) startGrant(req *runstore.AcquireRequest) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.abandon && h.handing.doubt == nil {
+		return false
+	}
 	h.handing.doubt = req
+	return true
+}
+
+// endDoubt records that the store has refused the grant that was under way.
+func (h *Held) endDoubt() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.handing.doubt = nil
 }
 
 // lostBy reports whether the store's answer to a grant for a successor ends the holder's lease. A

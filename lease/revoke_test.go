@@ -229,3 +229,104 @@ func TestPanicHandsNothingOff(t *testing.T) {
 		f.wantNoRequest()
 	})
 }
+
+// abandoning is a store whose read of that number makes the holder abandon its lease.
+type abandoning struct {
+	*faulty
+	at    int32
+	reads atomic.Int32
+	held  atomic.Pointer[lease.Held]
+}
+
+func (s *abandoning) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	records, err := s.faulty.ReadRecords(ctx, id, q)
+	if held := s.held.Load(); held != nil && len(records) > 0 && s.reads.Add(1) == s.at {
+		held.Abandon()
+	}
+	return records, err
+}
+
+// An abandoned lease is not handed off while its work still runs: the successor has it after the work,
+// and reads that it was revoked. The work's last writes are not applied.
+func TestAbandonedLeaseIsNotHandedOff(t *testing.T) {
+	for name, c := range map[string]struct {
+		mode lease.HandoffMode
+		at   int32 // the read of the request at which the lease is abandoned; 0 is before the request
+	}{
+		"gap": {lease.Gap, 0}, "overlap": {lease.Overlap, 0},
+		"overlap, while the request is looked for": {lease.Overlap, 1}, "overlap, right before the grant": {lease.Overlap, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				store := &abandoning{faulty: f.faulty, at: c.at}
+				holder, err := lease.New(store, &lease.Options{Handoff: c.mode, DrainTimeout: 5 * time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				working, ended := make(chan struct{}), make(chan error, 1)
+				var returned time.Time
+				go func() {
+					ended <- holder.Do(t.Context(), request(), func(_ context.Context, held *lease.Held) error {
+						if store.held.Store(held); c.at == 0 {
+							held.Abandon()
+						}
+						close(working)
+						elapse(2 * time.Minute)
+						held.ReleaseWith(writes("half-made"))
+						returned = time.Now()
+						return nil
+					})
+				}()
+				<-working
+				elapse(5 * time.Second)
+				granted, err := f.keeper(nil).RequestHandoff(t.Context(), successorRequest())
+				got := time.Now()
+				if err != nil || granted.Lease.Token != 2 {
+					t.Fatalf("got %+v, %v; want token 2", granted.Lease, err)
+				}
+				if former := f.head().Holder.Former; former != runstore.EndRevoked {
+					t.Errorf("the successor reads %v, want revoked", former)
+				}
+				if err := <-ended; err != nil {
+					t.Errorf("the holder ended with %v, want no error", err)
+				}
+				if got.Before(returned) {
+					t.Errorf("the lease was granted %v before the work returned", returned.Sub(got))
+				}
+				f.wantKinds()
+				f.wantNoRequest()
+			})
+		})
+	}
+}
+
+// A grant that was under way when the lease was abandoned is repeated: the store may have made it.
+func TestLeaseIsAbandonedDuringItsGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		var abandoned *lease.Held
+		working := make(chan struct{})
+		f.acquire = func(_ context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+			granted, err := next()
+			if n != 2 {
+				return granted, err
+			}
+			<-working
+			abandoned.Abandon()
+			return runstore.Granted{}, &runstore.OpError{Op: "acquire lease", Run: run, Err: runstore.ErrUnknownOutcome}
+		}
+		f.putRequest(`{"owner":"agent-b","grant":"b","ttl":30000000000}`)
+		err := f.keeper(&lease.Options{Handoff: lease.Overlap}).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
+			abandoned = held
+			close(working)
+			return wait(time.Minute)(ctx, held)
+		})
+		if !errors.Is(err, lease.ErrHandedOff) || errors.Is(err, lease.ErrLost) {
+			t.Errorf("got %v, want a handoff", err)
+		}
+		if h := f.head().Holder; h.Owner != "agent-b" || h.Former != runstore.EndHandedOff {
+			t.Errorf("the holder is %+v, want the successor after a handoff", h)
+		}
+	})
+}

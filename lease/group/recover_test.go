@@ -85,21 +85,32 @@ func (s *silent) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 }
 
 // A request that the store never answers delays the work on a shard, and does not keep it from its
-// work for ever.
+// work for ever. The work learns that the shard's work before it may be unfinished: the lease under which
+// the recovery failed was not released.
 func TestRecoveryThatIsNeverAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &silent{RunStore: memory.New(nil).Open()}
 		store.run = open(t, store, options()).ShardRun(0)
-		worked := make(chan struct{})
+		if _, err := store.CreateRun(t.Context(), runstore.RunSpec{ID: store.run, Lease: &runstore.LeaseSpec{Owner: "dead", TTL: ttl}}); err != nil {
+			t.Fatal(err)
+		}
+		worked := make(chan runstore.GrantEnd, 1)
 		join(t, store, group.MemberSpec{Name: "a"}, func(ctx context.Context, m *group.Membership) error {
 			return m.Shards(ctx, 1, func(ctx context.Context, _ *lease.Held, _ int) error {
-				close(worked)
+				run, err := store.GetRun(ctx, store.run)
+				if err != nil {
+					t.Error(err)
+				}
+				worked <- run.Holder.Former
 				<-ctx.Done()
 				return context.Cause(ctx)
 			})
 		})
 		select {
-		case <-worked:
+		case former := <-worked:
+			if former != runstore.EndRevoked {
+				t.Errorf("the work reads %v, want revoked: the dead owner's work is unfinished", former)
+			}
 		case <-time.After(5 * time.Minute):
 			t.Error("the work has not started after five minutes")
 		}

@@ -257,6 +257,7 @@ func (s *shardSet) hold(ctx context.Context, shard int) error {
 	}
 	return g.keeper.Hold(ctx, granted, func(ctx context.Context, held *lease.Held) error {
 		if err := recoverStep(ctx, g.store, held.Fence()); err != nil {
+			held.Abandon() // the work has not run, and the former owner's may be unfinished
 			return err
 		}
 		return s.work(ctx, held, shard)
