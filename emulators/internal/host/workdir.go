@@ -130,8 +130,10 @@ func SweepWorkDirs(root, prefix string, end func(dir string) error) {
 		if err != nil {
 			continue
 		}
-		if end(path) == nil {
-			_ = os.RemoveAll(path)
+		// The directory is renamed first. Otherwise the process that has just made it could lock a new file
+		// in it, once the locked one is deleted, and lose the directory all the same.
+		if swept := path + ".swept"; end(path) == nil && os.Rename(path, swept) == nil {
+			_ = os.RemoveAll(swept)
 		}
 		_ = lock.Close()
 	}
