@@ -169,7 +169,7 @@ type claimError struct {
 }
 
 // claimTimers fires timers and returns the fired ones, in the order given. It starts no further
-// claim after a failure.
+// claim after a failure. The error is preferably one of unknown outcome.
 func (t *Tape) claimTimers(ctx context.Context, due []dueTimer) ([]dueTimer, *claimError) {
 	var failed *claimError
 	order := rand.Perm(len(due)) // so that callers of the same list rarely collide
@@ -187,11 +187,13 @@ func (t *Tape) claimTimers(ctx context.Context, due []dueTimer) ([]dueTimer, *cl
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if failed == nil {
-			failed = &claimError{d.Run, d.ID, err}
-			return
+		other := &claimError{d.Run, d.ID, err}
+		if failed == nil || runstore.OutcomeOf(failed.err) != runstore.Unknown && runstore.OutcomeOf(err) == runstore.Unknown {
+			failed, other = other, failed
 		}
-		t.log.WarnContext(ctx, "a timer may be fired and is not returned", "run", d.Run, "timer", clip(d.ID, 64), "error", err)
+		if other != nil {
+			t.log.WarnContext(ctx, "a claim of a timer failed", "run", other.run, "timer", clip(other.timer, 64), "error", other.err)
+		}
 	})
 	return slices.DeleteFunc(due, func(d dueTimer) bool { return !d.Fired }), failed
 }

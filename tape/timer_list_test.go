@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
@@ -131,6 +133,49 @@ func TestAClaimOfUnknownOutcome(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "timer=mute") {
 		t.Errorf("log = %s, want the timer that may be fired", log.String())
+	}
+}
+
+// denying refuses commits to a record, which come before or behind those to all others.
+type denying struct {
+	runstore.RunStore
+	key   runstore.RecordKey
+	first bool
+}
+
+func (s denying) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	refused := len(b.Records) == 1 && b.Records[0].Key == s.key
+	if refused == s.first {
+		time.Sleep(time.Minute) // until the others have begun
+	} else {
+		time.Sleep(time.Hour) // until the others have failed, with all their repeats
+	}
+	if refused {
+		return runstore.Committed{}, errDown
+	}
+	return s.RunStore.Commit(ctx, b)
+}
+
+// A claim of which one commit was surely not applied and another one may have been has an unknown
+// outcome, whichever comes first.
+func TestAClaimOfUnknownOutcomeAndFault(t *testing.T) {
+	t.Parallel()
+	for _, first := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			inner, s, _ := newTape(t)
+			r := begin(t, inner, "i")
+			setTimer(t, inner, r.ID, "mute", 1)
+			setTimer(t, inner, r.ID, "refused", 1)
+			var log bytes.Buffer
+			tp := tape.New(denying{mute{s, "timer/mute"}, "timer/refused", first}, &tape.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			listed, err := tp.ListDueTimers(t.Context(), tape.DueTimersQuery{Claim: true})
+			if runstore.OutcomeOf(err) != runstore.Unknown || len(listed) > 0 {
+				t.Errorf("refused first %v: %+v, %v, want an unknown outcome", first, listed, err)
+			}
+			if !strings.Contains(log.String(), "timer=refused") {
+				t.Errorf("refused first %v: log = %s, want the timer that the error does not name", first, log.String())
+			}
+		})
 	}
 }
 

@@ -168,9 +168,10 @@ func (c *Client) Owner() string { return c.opts.Owner }
 // [*Error]. It adds no fence to a request. Streams are those of gRPC, without repeats.
 //
 // The following writes are repeated only if they were surely not applied: ChargeBudget, SetBudget,
-// AppendEvent, DeleteSession, SendSignal, SetTimer, CancelTimer, ListDueTimers with a claim, an
-// observation of ABSENT, EndRun and AwaitSignal without a fence, CreateSession without an id, and
-// reports of dispatches and obligations without a generation.
+// AppendEvent, CreateSession, DeleteSession, WriteValue at any version, DeleteValue, SendSignal,
+// SetTimer, CancelTimer, ListDueTimers with a claim, NackTask that is not permanent, an observation
+// of ABSENT, EndRun and AwaitSignal without a fence, and reports of dispatches and obligations
+// without a generation.
 func (c *Client) Tape() tapepb.TapeClient { return c.tape }
 
 // attempt makes one call, bounded by Options.RequestTimeout.

@@ -87,7 +87,8 @@ func sleeping(ctx context.Context, d time.Duration, _ bool) bool { return pace.P
 func unrepeatable(req proto.Message) bool {
 	switch r := req.(type) {
 	case *tapepb.ChargeBudgetRequest, *tapepb.AppendEventRequest, *tapepb.SendSignalRequest, *tapepb.SetTimerRequest,
-		*tapepb.CancelTimerRequest, *tapepb.SetBudgetRequest, *tapepb.DeleteSessionRequest:
+		*tapepb.CancelTimerRequest, *tapepb.SetBudgetRequest, *tapepb.CreateSessionRequest, *tapepb.DeleteSessionRequest,
+		*tapepb.DeleteValueRequest:
 		return true
 	case *tapepb.ListDueTimersRequest:
 		return r.GetClaim()
@@ -97,8 +98,10 @@ func unrepeatable(req proto.Message) bool {
 		return r.GetFence() == nil
 	case *tapepb.AwaitSignalRequest:
 		return r.GetFence() == nil
-	case *tapepb.CreateSessionRequest:
-		return r.GetSessionId() == ""
+	case *tapepb.WriteValueRequest: // at a version, a repeat is refused
+		return r.GetIfVersion() < 0
+	case *tapepb.NackTaskRequest: // a repeat would end a later claim by the same owner, unless there can be none
+		return !r.GetPermanent()
 	case *tapepb.RecordDispatchAttemptRequest:
 		return r.GetClaimGeneration() == 0
 	case *tapepb.RecordObligationAttemptRequest:

@@ -86,50 +86,6 @@ func TestWritesWithoutIdentity(t *testing.T) {
 	})
 }
 
-// So is one whose repeat would undo what others have done since.
-func TestWritesThatARepeatWouldApplyAgain(t *testing.T) {
-	for method, call := range map[string]func(ctx context.Context, tape tapepb.TapeClient, id string) error{
-		"SendSignal": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
-			_, err := tape.SendSignal(ctx, &tapepb.SendSignalRequest{RunId: id, GateName: "g"})
-			return err
-		},
-		"SetTimer": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
-			_, err := tape.SetTimer(ctx, &tapepb.SetTimerRequest{RunId: id, TimerId: "t"})
-			return err
-		},
-		"CancelTimer": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
-			_, err := tape.CancelTimer(ctx, &tapepb.CancelTimerRequest{RunId: id, TimerId: "t"})
-			return err
-		},
-		"SetBudget": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
-			_, err := tape.SetBudget(ctx, &tapepb.SetBudgetRequest{RunId: id, TokenCap: 1})
-			return err
-		},
-		"DeleteSession": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
-			_, err := tape.DeleteSession(ctx, &tapepb.DeleteSessionRequest{AppName: "a", UserId: "u", SessionId: "s"})
-			return err
-		},
-	} {
-		t.Run(method, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := serve(t, required())
-				c, net := f.client("driver:1")
-				begin(t, c, func(ctx context.Context, run *tapeclient.Run) error {
-					if err := call(ctx, run.Tape(), run.ID()); err != nil {
-						t.Errorf("without a fault: %v", err)
-					}
-					net.once(method, replyLost)
-					err := call(ctx, run.Tape(), run.ID())
-					if runstore.OutcomeOf(err) != runstore.Unknown || net.count(method) != 1 {
-						t.Errorf("%v in %d calls, want an unknown outcome and 1 call", err, net.count(method))
-					}
-					return nil
-				})
-			})
-		})
-	}
-}
-
 // Once an attempt's outcome is unknown, the refusal of a repeat does not make it known.
 func TestAnUnknownOutcomeStaysUnknown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

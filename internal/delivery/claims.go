@@ -142,7 +142,7 @@ func (c Claims[E, C]) due(ctx context.Context, blocks int) ([]found[E], error) {
 }
 
 // commitAll claims entries, those of each run in one commit, and returns the claims. The error is
-// that of a failed commit, preferably one that is not a conflict.
+// that of a failed commit: preferably one of unknown outcome, else one that is not a conflict.
 func (c Claims[E, C]) commitAll(ctx context.Context, due []found[E]) (claimed []C, failed error) {
 	var runs []runstore.RunID
 	byRun := map[runstore.RunID][]found[E]{}
@@ -157,7 +157,7 @@ func (c Claims[E, C]) commitAll(ctx context.Context, due []found[E]) (claimed []
 		mu.Lock()
 		defer mu.Unlock()
 		claimed = append(claimed, done...)
-		if err != nil && (failed == nil || isLost(failed)) {
+		if err != nil && (failed == nil || isLost(failed) || runstore.OutcomeOf(err) == runstore.Unknown) {
 			failed = err
 		}
 	})

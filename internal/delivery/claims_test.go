@@ -115,6 +115,25 @@ func TestFaultAndLostRace(t *testing.T) {
 	}
 }
 
+// An unknown outcome is reported rather than a commit that was surely not applied, whichever comes
+// first: after the latter alone a caller may ask again as if nothing had been claimed.
+func TestUnknownOutcomeAndFault(t *testing.T) {
+	for _, first := range []runstore.RunID{"a", "b"} {
+		synctest.Test(t, func(t *testing.T) {
+			c, s := queue(t, 1, 10)
+			s.commit = func(run runstore.RunID, _ []string) error {
+				if run != first {
+					time.Sleep(time.Hour) // until the other has failed, with all its repeats
+				}
+				return map[runstore.RunID]error{"a": runstore.ErrUnavailable, "b": runstore.ErrUnknownOutcome}[run]
+			}
+			if claimed, err := c.Claim(t.Context()); len(claimed) > 0 || !errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Errorf("%s fails first: claimed %v, %v; want %v", first, claimed, err, runstore.ErrUnknownOutcome)
+			}
+		})
+	}
+}
+
 // A caller that loses every race gives up without an error, and meanwhile it chooses among more
 // entries than the first ones.
 func TestClaimsThatAreLost(t *testing.T) {

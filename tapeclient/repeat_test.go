@@ -1,0 +1,127 @@
+package tapeclient_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tapeclient"
+	"github.com/tapestore/tapestore/tapeserver"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// So is one whose repeat would undo what others have done since.
+func TestWritesThatARepeatWouldApplyAgain(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, tape tapepb.TapeClient, id string) error{
+		"SendSignal": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			_, err := tape.SendSignal(ctx, &tapepb.SendSignalRequest{RunId: id, GateName: "g"})
+			return err
+		},
+		"SetTimer": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			_, err := tape.SetTimer(ctx, &tapepb.SetTimerRequest{RunId: id, TimerId: "t"})
+			return err
+		},
+		"CancelTimer": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			_, err := tape.CancelTimer(ctx, &tapepb.CancelTimerRequest{RunId: id, TimerId: "t"})
+			return err
+		},
+		"SetBudget": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			_, err := tape.SetBudget(ctx, &tapepb.SetBudgetRequest{RunId: id, TokenCap: 1})
+			return err
+		},
+		"DeleteSession": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.DeleteSession(ctx, &tapepb.DeleteSessionRequest{AppName: "a", UserId: "u", SessionId: "s"})
+			return err
+		},
+		"CreateSession": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.CreateSession(ctx, &tapepb.CreateSessionRequest{AppName: "a", UserId: "u", SessionId: "s", StateJson: "{}"})
+			return err
+		},
+		"CreateSession without an id": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.CreateSession(ctx, &tapepb.CreateSessionRequest{AppName: "a", UserId: "u"})
+			return err
+		},
+		"AppendEvent": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.AppendEvent(ctx, &tapepb.AppendEventRequest{AppName: "a", UserId: "u", SessionId: "s", Event: &tapepb.EventRecord{Id: "1"}})
+			return err
+		},
+		"WriteValue at any version": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.WriteValue(ctx, &tapepb.WriteValueRequest{Namespace: "n", Key: "k", ValueJson: "1", IfVersion: -1})
+			return err
+		},
+		"DeleteValue": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.DeleteValue(ctx, &tapepb.DeleteValueRequest{Namespace: "n", Key: "k"})
+			return err
+		},
+		"NackTask": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.NackTask(ctx, &tapepb.NackTaskRequest{TaskId: "t", Owner: "w"})
+			if runstore.OutcomeOf(err) == runstore.NotApplied {
+				return nil // there is no such task, which is an answer
+			}
+			return err
+		},
+		"RecordDispatchAttempt without a generation": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			err := beginOutbox(ctx, tape, id)
+			if err == nil {
+				_, err = tape.RecordDispatchAttempt(ctx, &tapepb.RecordDispatchAttemptRequest{RunId: id, IdempotencyKey: "e"})
+			}
+			return err
+		},
+		"RecordExternalObservation of ABSENT": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+			err := beginOutbox(ctx, tape, id)
+			if err == nil {
+				_, err = tape.RecordExternalObservation(ctx, &tapepb.RecordExternalObservationRequest{
+					RunId: id, IdempotencyKey: "e", Resolution: tapepb.EffectResolution_EFFECT_RESOLUTION_ABSENT,
+				})
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			method, _, _ := strings.Cut(name, " ")
+			synctest.Test(t, func(t *testing.T) {
+				f := serve(t, tapeserver.Options{})
+				c, net := f.client("driver:1")
+				begin(t, c, func(ctx context.Context, run *tapeclient.Run) error {
+					if err := call(ctx, run.Tape(), run.ID()); err != nil {
+						t.Errorf("without a fault: %v", err)
+					}
+					net.once(method, replyLost)
+					err := call(ctx, run.Tape(), run.ID())
+					if runstore.OutcomeOf(err) != runstore.Unknown || net.count(method) != 1 {
+						t.Errorf("%v in %d calls, want an unknown outcome and 1 call", err, net.count(method))
+					}
+					return nil
+				})
+			})
+		})
+	}
+}
+
+// beginOutbox records an effect that a dispatcher is to make.
+func beginOutbox(ctx context.Context, tape tapepb.TapeClient, id string) error {
+	req := pay()
+	req.RunId, req.CustomKey, req.Connector, req.DispatchMode = id, "e", "bank", tapepb.EffectDispatchMode_EFFECT_DISPATCH_MODE_OUTBOX
+	_, err := tape.BeginEffect(ctx, req)
+	return err
+}
+
+// A write that the server refuses or ignores if it was applied before is repeated.
+func TestWritesThatAreRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, tapeserver.Options{})
+		c, net := f.client("driver:1")
+		net.once("WriteValue", notSent)
+		v, err := c.Tape().WriteValue(t.Context(), &tapepb.WriteValueRequest{Namespace: "n", Key: "k", ValueJson: "1"})
+		if err != nil || v.GetVersion() != 1 || net.count("WriteValue") != 2 {
+			t.Errorf("WriteValue at a version = %v, %v in %d calls, want version 1 in 2", v, err, net.count("WriteValue"))
+		}
+		net.once("NackTask", notSent)
+		_, err = c.Tape().NackTask(t.Context(), &tapepb.NackTaskRequest{TaskId: "t", Owner: "w", Permanent: true})
+		if err == nil || net.count("NackTask") != 2 { // there is no such task
+			t.Errorf("a permanent NackTask = %v in %d calls, want an error in 2", err, net.count("NackTask"))
+		}
+	})
+}
