@@ -88,7 +88,7 @@ func unrepeatable(req proto.Message) bool {
 	switch r := req.(type) {
 	case *tapepb.ChargeBudgetRequest, *tapepb.AppendEventRequest, *tapepb.SendSignalRequest, *tapepb.SetTimerRequest,
 		*tapepb.CancelTimerRequest, *tapepb.SetBudgetRequest, *tapepb.CreateSessionRequest, *tapepb.DeleteSessionRequest,
-		*tapepb.DeleteValueRequest:
+		*tapepb.DeleteValueRequest, *tapepb.Reaction, *tapepb.DeregisterReactionRequest:
 		return true
 	case *tapepb.ListDueTimersRequest:
 		return r.GetClaim()

@@ -12,7 +12,7 @@ import (
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
-// So is one whose repeat would undo what others have done since.
+// A write whose reply is lost is not repeated if the repeat would undo what others have done since.
 func TestWritesThatARepeatWouldApplyAgain(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context, tape tapepb.TapeClient, id string) error{
 		"SendSignal": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
@@ -53,6 +53,17 @@ func TestWritesThatARepeatWouldApplyAgain(t *testing.T) {
 		},
 		"DeleteValue": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
 			_, err := tape.DeleteValue(ctx, &tapepb.DeleteValueRequest{Namespace: "n", Key: "k"})
+			return err
+		},
+		"RegisterReaction": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.RegisterReaction(ctx, &tapepb.Reaction{SubjectPattern: "a", NumShards: 1})
+			return err
+		},
+		"DeregisterReaction": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {
+			_, err := tape.DeregisterReaction(ctx, &tapepb.DeregisterReactionRequest{ReactionId: "r"})
+			if runstore.OutcomeOf(err) == runstore.NotApplied {
+				return nil // there is no such reaction, which is an answer
+			}
 			return err
 		},
 		"NackTask": func(ctx context.Context, tape tapepb.TapeClient, _ string) error {

@@ -19,7 +19,8 @@ import (
 // and is not returned, because the purge was applied.
 //
 // Rows may be large and the server busy, so a step may exceed statement_timeout. The server then rolls
-// the step back, and every repetition of it would fail too. So the handle halves its steps.
+// the step back, and every repetition of it would fail too. So the handle halves its steps until that
+// garbage is deleted.
 
 // collectStep is how many rows a step deletes at first. With the index entries of records such a step
 // usually takes a few milliseconds to some tens.
@@ -62,6 +63,9 @@ func (e *engine) collectOnce(ctx context.Context, id []byte) (more bool) {
 	if errors.As(err, &server) && server.Code == "57014" && ctx.Err() == nil && rows > 1 {
 		e.collectRows.CompareAndSwap(rows, rows/2)
 		return true
+	}
+	if err == nil && !more {
+		e.collectRows.Store(collectStep) // the next garbage may have smaller rows
 	}
 	return err == nil && more
 }

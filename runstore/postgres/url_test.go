@@ -6,6 +6,7 @@ import (
 	"net"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,13 +164,17 @@ func TestAsynchronousCommit(t *testing.T) {
 	if !errors.Is(err, runstore.ErrInvalid) || !strings.Contains(err.Error(), "ALTER ROLE … SET synchronous_commit = on") {
 		t.Errorf("through a proxy: got %v, want ErrInvalid that says what to do", err)
 	}
-	var acknowledges string
+	var acknowledges atomic.Value // of each session, also of the one that notifies in the background
+	acknowledges.Store("")
 	s := open(t, with(address, "pool_max_conns=1"), func(config *pgxpool.Config, _ *postgres.Options) {
 		config.PrepareConn = func(ctx context.Context, conn *pgx.Conn) (bool, error) {
-			return true, conn.QueryRow(ctx, "SHOW synchronous_commit").Scan(&acknowledges)
+			var value string
+			err := conn.QueryRow(ctx, "SHOW synchronous_commit").Scan(&value)
+			acknowledges.Store(value)
+			return true, err
 		}
 	})
-	if hold(t, s, "run"); acknowledges != "on" {
-		t.Errorf("a handle's session has synchronous_commit = %s", acknowledges)
+	if hold(t, s, "run"); acknowledges.Load() != "on" {
+		t.Errorf("a handle's session has synchronous_commit = %s", acknowledges.Load())
 	}
 }

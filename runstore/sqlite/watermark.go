@@ -195,7 +195,7 @@ func reasonToRaise(have, seen progress, ok bool, boot string) string {
 		return "the database is a copy of another one"
 	case ok && have.behind(seen):
 		return "the database is older than its witness file: a backup was restored or commits were lost"
-	case have.unsynced != "" && boot != "" && have.unsynced != boot:
+	case have.unsynced != "" && have.unsynced != boot: // a boot that is not known may be another one
 		return "the host has started again since the store was opened with synchronous=NORMAL: commits may be lost"
 	}
 	return ""
@@ -217,7 +217,7 @@ func readProgress(ctx context.Context, c *conn) (progress, error) {
 func (db *database) noteUnsynced(ctx context.Context, tx *conn, now time.Time, boot string) error {
 	note := db.progress.unsynced
 	switch {
-	case boot == "": // the host does not report it
+	case boot == "": // not known: the note stays for those who know theirs
 	case db.opts.Synchronous == Normal:
 		note = boot
 	case note != boot:

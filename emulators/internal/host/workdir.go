@@ -33,11 +33,12 @@ func NewWorkDir(root, prefix string) (*WorkDir, error) {
 		if errors.Is(err, errLocked) || errors.Is(err, os.ErrNotExist) {
 			continue // another process took it for abandoned and removes it
 		}
-		if err == nil { // and from here on nobody does
-			err = os.Chmod(path, 0o711)
-		}
 		if err != nil {
 			return nil, errors.Join(err, removeAll(path))
+		}
+		// From here on no other process removes it.
+		if err := os.Chmod(path, 0o711); err != nil {
+			return nil, errors.Join(err, removeAll(path), lock.Close())
 		}
 		return &WorkDir{Path: path, Lock: lock, Temporary: true}, nil
 	}
