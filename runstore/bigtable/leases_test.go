@@ -180,7 +180,9 @@ func TestHolderRenewsWhileATakeoverIsUnderWay(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
 			table := newTable(t)
-			s, other := openBare(t, table), openBare(t, table)
+			s := openBare(t, table)
+			before := now(t, s) // the other handle's estimates are later, however slow the replies to it are
+			other := openBare(t, table)
 			lease := expired(t, s, "run")
 			held := server(t).Hold(1, served(table, method))
 			refusal := make(chan error, 1)
@@ -198,10 +200,10 @@ func TestHolderRenewsWhileATakeoverIsUnderWay(t *testing.T) {
 			if err := <-refusal; !errors.As(err, &refused) {
 				t.Fatalf("got %v, want ErrLeaseHeld", err)
 			}
-			least := renewed.ExpiresAt.Sub(now(t, s))
-			if h := refused.Holder; h.Token != lease.Token || !h.ExpiresAt.Equal(renewed.ExpiresAt) || refused.Remaining < least || refused.Remaining > runstore.MaxTTL {
+			least, most := renewed.ExpiresAt.Sub(now(t, s)), renewed.ExpiresAt.Sub(before)
+			if h := refused.Holder; h.Token != lease.Token || !h.ExpiresAt.Equal(renewed.ExpiresAt) || refused.Remaining < least || refused.Remaining > most {
 				t.Errorf("got the holder %+v and %v, want the token %d, the expiry %v and %v to %v",
-					h, refused.Remaining, lease.Token, renewed.ExpiresAt, least, runstore.MaxTTL)
+					h, refused.Remaining, lease.Token, renewed.ExpiresAt, least, most)
 			}
 			commit(t, s, appending(lease, "after"))
 		})
