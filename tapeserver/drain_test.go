@@ -84,7 +84,7 @@ func TestDrainRefusesCallsOnOpenConnections(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	c.await(t, "GOAWAY", func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok })
-	late := c.call(t, "BeginRun") // before the server is told that the client knows
+	late := c.call(t, "BeginRun") // before the server learns that the client has received GOAWAY
 	wantStatus(t, "the call that was arriving", c.status(t, half), codes.Unavailable, "shutting down")
 	wantStatus(t, "the late call", c.status(t, late), codes.Unavailable, "shutting down")
 	close(store.release)

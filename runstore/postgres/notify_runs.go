@@ -21,7 +21,7 @@ import (
 const maxNames = 500
 
 // thisProcess precedes the names in a payload, with a hash of the sender's hub (see senderOf). A handle
-// ignores notifications of its own hub, because the write has woken the callers of that hub already.
+// ignores notifications that its hub has sent, because the write itself has woken the callers of that hub.
 // Two handles in one process have different hubs if their addresses spell the server differently.
 var thisProcess = rand.Text()
 

@@ -232,8 +232,8 @@ func TestLostGrantTakenByAnother(t *testing.T) {
 	}
 }
 
-// A grant without writes whose reply was lost, and after which another handle took the lease, has the time
-// and the expiry of its own term.
+// A grant without writes whose reply was lost, and after which another handle took the lease, is returned with
+// its own time and expiry, not with those of the next grant.
 func TestLostGrantHasItsOwnTime(t *testing.T) {
 	t.Parallel()
 	for _, preempt := range []string{"", "test"} {

@@ -126,9 +126,9 @@ func checkPath(path string, mustExist bool) (string, error) {
 	return resolve(abs), nil
 }
 
-// resolve resolves the links of a path as SQLite does, also those that lead to no file yet: the watermark is
-// beside the file, whatever link the file was created or opened by. A path that cannot be resolved is left to
-// SQLite, which refuses it.
+// resolve resolves the links of a path as SQLite does, also links that lead to no file yet. So all links to a
+// file lead to the same watermark, which is in the directory of the file. A path that cannot be resolved is
+// left to SQLite, which refuses it.
 func resolve(path string) string {
 	for range 100 { // links that lead to links
 		if real, err := filepath.EvalSymlinks(path); err == nil {

@@ -217,7 +217,7 @@ func readProgress(ctx context.Context, c *conn) (progress, error) {
 func (db *database) noteUnsynced(ctx context.Context, tx *conn, now time.Time, boot string) error {
 	note := db.progress.unsynced
 	switch {
-	case boot == "": // not known: the note stays for those who know theirs
+	case boot == "": // not known: the note stays for a process that knows its boot
 	case db.opts.Synchronous == Normal:
 		note = boot
 	case note != boot:

@@ -86,7 +86,7 @@ func (w *writer) doBulk(ctx context.Context, apply func(*tx) error) error {
 	return w.submit(&operation{ctx: ctx, apply: apply, bulk: true})
 }
 
-// doSynced is do for work that no power cut may lose, whatever Options.Synchronous is.
+// doSynced is do for work that a power cut must not lose, with synchronous=NORMAL too.
 func (w *writer) doSynced(ctx context.Context, apply func(*tx) error) error {
 	return w.submit(&operation{ctx: ctx, apply: apply, bulk: true, sync: true})
 }
