@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -38,11 +39,11 @@ type rule struct {
 }
 
 // compile returns the rule of a definition.
-func (m *Matcher) compile(r tape.Reaction) *rule {
+func compile(r tape.Reaction, predicates *predicate.Cache, log *slog.Logger) *rule {
 	compiled := &rule{Reaction: r}
 	var err error
 	if compiled.pattern, err = tape.ParsePattern(r.Pattern); err == nil {
-		compiled.predicate, err = m.predicates.Compile(r.Predicate)
+		compiled.predicate, err = predicates.Compile(r.Predicate)
 	}
 	if err == nil {
 		err = compiled.predicate.Err()
@@ -53,7 +54,7 @@ func (m *Matcher) compile(r tape.Reaction) *rule {
 		err = cmp.Or(err, fmt.Errorf("its handler is of the kind %d", r.Handler))
 	}
 	if compiled.matchesNothing = err != nil; compiled.matchesNothing {
-		m.opts.Logger.Info("a reaction matches nothing", "reaction", r.ID, "error", err)
+		log.Info("a reaction matches nothing", "reaction", r.ID, "error", err)
 	}
 	return compiled
 }
@@ -72,7 +73,7 @@ func (x *reaction) define(r tape.Reaction) (fresh []*shard) {
 	if known {
 		return nil
 	}
-	compiled := x.m.compile(r)
+	compiled := compile(r, &x.m.predicates, x.m.opts.Logger)
 	x.mu.Lock()
 	x.rule = compiled
 	x.mu.Unlock()

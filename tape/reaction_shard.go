@@ -73,6 +73,23 @@ func (t *Tape) ShardCursor(ctx context.Context, id runstore.RunID) (Cursor, erro
 	return Cursor{Position: head.Position, Version: rec.Version, pending: head.Pending}, nil
 }
 
+// Cursors returns the cursors of a reaction's shards, by number. That of a shard that was not opened is
+// at r.Start. One read for each shard.
+func (t *Tape) Cursors(ctx context.Context, r Reaction) ([]Cursor, error) {
+	all := make([]Cursor, max(r.Shards, 1))
+	for n := range all {
+		at, err := t.ShardCursor(ctx, shardRun(r.ID, int32(n)))
+		if errors.Is(err, ErrNoSuchRun) {
+			at, err = Cursor{Position: r.Start}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		all[n] = at
+	}
+	return all, nil
+}
+
 // shardOf returns the number of the reaction's shard whose run has that id.
 func (r Reaction) shardOf(run runstore.RunID) (int32, bool) {
 	text, found := strings.CutPrefix(string(run), shardPrefix(r.ID))

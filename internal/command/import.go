@@ -33,6 +33,11 @@ A run that the store has already is never changed: it must equal that of the arc
 that was interrupted is repeated, and continues; it waits up to 30 seconds for the lease of the run
 that it was at. Start no driver on the store before the import has finished.
 
+The events of imported runs are new in the feed, so reactions would handle them again, with all their
+effects. If the store has live reactions, the command imports the runs and then fails: verify the copy,
+and run tapestore reactions skip or replay before a server starts. With --raise-epoch a store that has
+live reactions before the import is refused, unless --replay-feed allows it.
+
 With --restore, runs that tapestore retain or tapestore run purge has purged are put back into the
 same store from their archive. No epoch is raised, because the store remembers the tokens of purged runs,
 and no lease of another run ends. The events of a restored run are new in the feed, so reactions handle
@@ -52,8 +57,8 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 			if err != nil {
 				return err
 			}
-			if replay && !restore {
-				return errors.New("--replay-feed does nothing without --restore")
+			if replay && !restore && !raise {
+				return errors.New("--replay-feed does nothing without --restore or --raise-epoch")
 			}
 			if raise && restore {
 				return errors.New("--restore puts runs back without a new epoch; give it or --raise-epoch")
@@ -74,7 +79,7 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, store.Close()) }()
-			if restore && !replay {
+			if (restore || raise) && !replay {
 				if err := refuseReactions(ctx, store); err != nil {
 					return err
 				}
@@ -99,6 +104,8 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 				return fmt.Errorf("%w; stop its drivers and allow that with --raise-epoch", err)
 			case err != nil:
 				return fmt.Errorf("the import did not finish; repeat it: %w", err)
+			case !restore:
+				return checkReactions(ctx, store)
 			}
 			return nil
 		},
@@ -107,20 +114,39 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 	f.StringVar(&url, "store", "", "store URL ["+storeVariable+"]")
 	f.StringVar(&from, "from", "", "directory, file or object of a bucket (gs://…) to read, - for standard input")
 	f.BoolVar(&restore, "restore", false, "put runs back into the store that they were purged from, without a new epoch")
-	f.BoolVar(&replay, "replay-feed", false, "with --restore: let live reactions handle the events of the runs again")
+	f.BoolVar(&replay, "replay-feed", false, "with --restore or --raise-epoch: let live reactions handle the events of the archive")
 	f.BoolVar(&raise, "raise-epoch", false, "raise the epoch of a store that has runs, which ends their leases")
 	return cmd
 }
 
 // refuseReactions returns an error if the store has a live reaction.
 func refuseReactions(ctx context.Context, store runstore.RunStore) error {
+	id, found, err := liveReaction(ctx, store)
+	if err != nil || !found {
+		return err
+	}
+	return fmt.Errorf("the store has live reactions (%.64q), which would handle the events of the archive: import into another store, or allow that with --replay-feed", id)
+}
+
+// checkReactions returns an error if a store with imported runs has a live reaction.
+func checkReactions(ctx context.Context, store runstore.RunStore) error {
+	id, found, err := liveReaction(ctx, store)
+	if err != nil || !found {
+		return err
+	}
+	return fmt.Errorf("the runs were imported, but the store has live reactions (%.64q), whose cursors are positions in the feed of the source: before a server starts, "+
+		"run tapestore reactions skip (no event is handled again) or replay (all are)", id)
+}
+
+// liveReaction returns the id of a live reaction of a store, if there is one.
+func liveReaction(ctx context.Context, store runstore.RunStore) (id string, found bool, err error) {
 	for r, err := range tape.New(store, nil).Reactions(ctx) {
 		if err != nil {
-			return fmt.Errorf("list the reactions: %w", err)
+			return "", false, fmt.Errorf("list the reactions: %w", err)
 		}
-		return fmt.Errorf("the store has live reactions (%.64q), which would handle the events of restored runs again: import into another store, or allow that with --replay-feed", r.ID)
+		return r.ID, true, nil
 	}
-	return nil
+	return "", false, nil
 }
 
 // openArchive returns the archive that a flag names: a directory, a file, an object of a bucket or "-" for
