@@ -68,8 +68,13 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 	ctx = context.WithoutCancel(ctx)
 	if failed == nil {
 		done, err := c.tape.CompleteEffect(ctx, outcome)
-		if err == nil && done.GetStatus() != outcome.GetStatus() {
+		switch is := done.GetDispatchClaimGeneration(); {
+		case err != nil:
+		case done.GetStatus() != outcome.GetStatus():
 			err = fmt.Errorf("dispatch of %q: the outcome %v was not recorded: the effect is %v", e.GetIdempotencyKey(), outcome.GetStatus(), done.GetStatus())
+		case is != generation:
+			err = fmt.Errorf("dispatch of %q: the outcome %v under claim %d was not recorded: the effect has the outcome of claim %d, whose dispatcher called the counterparty too",
+				e.GetIdempotencyKey(), outcome.GetStatus(), generation, is)
 		}
 		return err == nil, err
 	}
@@ -146,8 +151,13 @@ func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRec
 		resolved, err := c.tape.ResolveObligation(ctx, &tapepb.ResolveObligationRequest{
 			RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), ClaimGeneration: generation, ResultJson: result, Status: compensated,
 		})
-		if is := resolved.GetStatus(); err == nil && is != compensated {
-			err = fmt.Errorf("obligation %d of run %q: the compensation was not recorded: the obligation is %v", o.GetSeq(), o.GetRunId(), is)
+		switch is := resolved.GetClaimGeneration(); {
+		case err != nil:
+		case resolved.GetStatus() != compensated:
+			err = fmt.Errorf("obligation %d of run %q: the compensation was not recorded: the obligation is %v", o.GetSeq(), o.GetRunId(), resolved.GetStatus())
+		case is != generation:
+			err = fmt.Errorf("obligation %d of run %q: the compensation under claim %d was not recorded: the obligation has the result of claim %d, whose worker compensated too",
+				o.GetSeq(), o.GetRunId(), generation, is)
 		}
 		return err == nil, err
 	}

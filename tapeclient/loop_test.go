@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -238,9 +239,10 @@ func TestFailedDispatch(t *testing.T) {
 	}
 }
 
-// A dispatcher that outlives its claim reports too late: the report changes nothing.
+// A dispatcher that outlives its claim reports too late: the report changes nothing, and is an error of the
+// loop. An outcome of which nothing is recorded is one too: the counterparty was called twice.
 func TestReportOfALapsedClaim(t *testing.T) {
-	for name, outcome := range map[string]error{"failure": errors.New("timeout"), "refusal": tapeclient.ErrPermanent} {
+	for name, outcome := range map[string]error{"failure": errors.New("timeout"), "refusal": tapeclient.ErrPermanent, "success": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := serve(t, required())
@@ -248,8 +250,10 @@ func TestReportOfALapsedClaim(t *testing.T) {
 				id := outbox(t, agent, 1, tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT)
 				late, _ := f.client("late")
 				next, _ := f.client("next")
+				var errs []error
 				loops(t, 100*time.Second, func(ctx context.Context) error {
-					return late.DispatchEffects(ctx, tapeclient.Loop{}, "", func(ctx context.Context, _ *tapepb.EffectRecord) (string, error) {
+					l := tapeclient.Loop{OnError: func(err error) { errs = append(errs, err) }}
+					return late.DispatchEffects(ctx, l, "", func(ctx context.Context, _ *tapepb.EffectRecord) (string, error) {
 						began := time.Now()
 						<-ctx.Done()
 						if held := time.Since(began); held != 54*time.Second {
@@ -261,12 +265,18 @@ func TestReportOfALapsedClaim(t *testing.T) {
 				}, func(ctx context.Context) error {
 					time.Sleep(5 * time.Second)
 					return next.DispatchEffects(ctx, tapeclient.Loop{}, "", func(context.Context, *tapepb.EffectRecord) (string, error) {
-						time.Sleep(30 * time.Second)
+						if outcome != nil {
+							time.Sleep(30 * time.Second) // the late report comes before this one
+						}
 						return `"next"`, nil
 					})
 				})
 				if e := effect(t, agent, id, "0"); e.GetStatus() != confirmed || e.GetResponseJson() != `"next"` || e.GetDispatchAttempts() != 0 {
 					t.Errorf("the effect is %v, want the result of the second claim and no failed attempt", e)
+				}
+				want := map[string]string{"failure": "timeout", "refusal": "", "success": "under claim 1"}[name]
+				if len(errs) != 1 || !strings.Contains(errs[0].Error(), want) {
+					t.Errorf("errors %v, want one that contains %q", errs, want)
 				}
 			})
 		})

@@ -67,28 +67,41 @@ func TestResolveObligations(t *testing.T) {
 	}
 }
 
-// A compensation that was not recorded is an error of the loop: another caller had given the
-// obligation up meanwhile.
+// A compensation that was not recorded is an error of the loop: its claim had lapsed, and another worker has
+// compensated too, or is about to.
 func TestCompensationThatIsNotRecorded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := serve(t, required())
-		c, _ := f.client("comp:1")
-		id := abandon(t, c, func(ctx context.Context, run *tapeclient.Run) error {
-			_, err := run.Tape().RegisterCompensation(ctx, &tapepb.RegisterCompensationRequest{RunId: run.ID(), Kind: "undo"})
-			return err
-		})
-		var errs []error
-		loops(t, 5*time.Second, func(ctx context.Context) error {
-			l := tapeclient.Loop{OnError: func(err error) { errs = append(errs, err) }}
-			return c.ResolveObligations(ctx, l, func(ctx context.Context, o *tapepb.ObligationRecord) (string, error) {
-				_, err := c.Tape().ResolveObligation(ctx, &tapepb.ResolveObligationRequest{
-					RunId: id, ObligationSeq: o.GetSeq(), Status: tapepb.ObligationStatus_OBLIGATION_STATUS_STUCK,
+	for name, c := range map[string]struct {
+		takes time.Duration // the time that the other worker takes
+		want  string
+	}{"compensated twice": {0, "under claim 1"}, "claimed again": {time.Minute / 2, "COMMITTED"}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := serve(t, required())
+				late, _ := f.client("late")
+				next, _ := f.client("next")
+				abandon(t, late, func(ctx context.Context, run *tapeclient.Run) error {
+					_, err := run.Tape().RegisterCompensation(ctx, &tapepb.RegisterCompensationRequest{RunId: run.ID(), Kind: "undo"})
+					return err
 				})
-				return `"undone"`, err
+				var errs []error
+				loops(t, 100*time.Second, func(ctx context.Context) error {
+					l := tapeclient.Loop{OnError: func(err error) { errs = append(errs, err) }}
+					return late.ResolveObligations(ctx, l, func(ctx context.Context, _ *tapepb.ObligationRecord) (string, error) {
+						<-ctx.Done()
+						time.Sleep(20 * time.Second) // it does not stop
+						return `"late"`, nil
+					})
+				}, func(ctx context.Context) error {
+					time.Sleep(5 * time.Second)
+					return next.ResolveObligations(ctx, tapeclient.Loop{}, func(context.Context, *tapepb.ObligationRecord) (string, error) {
+						time.Sleep(c.takes)
+						return `"next"`, nil
+					})
+				})
+				if len(errs) != 1 || !strings.Contains(errs[0].Error(), c.want) {
+					t.Errorf("errors %v, want one that contains %q", errs, c.want)
+				}
 			})
 		})
-		if len(errs) != 1 || !strings.Contains(errs[0].Error(), "STUCK") {
-			t.Errorf("errors %v, want one that names the obligation's state", errs)
-		}
-	})
+	}
 }
