@@ -49,8 +49,9 @@ func (s *follower) due(matches, passed int) bool {
 	return matches > 0 || s.passed+passed >= bareEntries && time.Since(s.committed) >= bareInterval
 }
 
-// pass moves past events that do not match.
+// pass moves past events that do not match. A shard that stalled has read the feed again.
 func (s *follower) pass(end runstore.Position, events int) {
+	s.shard.recovered()
 	s.read = max(s.read, end)
 	s.passed += events
 }

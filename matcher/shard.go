@@ -84,6 +84,7 @@ func (s *shard) turn() (wait time.Duration, err error) {
 	case errors.As(err, &held) && string(held.Holder.Owner) == m.opts.Owner:
 		return firstPause, nil // this replica's earlier lease is being released, or expires
 	case errors.As(err, &held):
+		s.unstall() // another replica drives the shard
 		return m.spread.wait(s, string(held.Holder.Owner), held.Remaining), nil
 	case repeated && errors.Is(err, runstore.ErrFenced):
 		return 0, nil // the earlier request was granted, and the grant has ended since

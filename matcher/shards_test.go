@@ -2,6 +2,7 @@ package matcher_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -194,6 +195,56 @@ func TestStall(t *testing.T) {
 	})
 }
 
+// A shard that stalled does not count as stalled once another replica drives it, and once it reads the feed
+// again without a match.
+func TestStallEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.register(reaction("r", "a", 1))
+		id, err := w.tape.OpenShard(t.Context(), r, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var full, unread atomic.Bool
+		full.Store(true)
+		m := w.startOn("one", unreadable{refusing{w.store.Open(), id, &full}, id, &unread})
+		defer m.stop()
+		stalls := func(n int) {
+			t.Helper()
+			w.until(fmt.Sprintf("%d shards stall", n), func() bool { return m.Status().Stalled == n })
+		}
+		w.enter("a", 1)
+		stalls(1)
+		held, err := w.tape.Store().AcquireLease(t.Context(), runstore.AcquireRequest{
+			Run: id, LeaseSpec: runstore.LeaseSpec{Owner: "two", TTL: runstore.MaxTTL, Grant: runstore.NewGrantID()}, Preempt: "a test",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stalls(0)
+		at, err := w.tape.ShardCursor(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, err := w.tape.Store().ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.tape.Advance(t.Context(), held.Fence(), r, at, nil, last[0].Position); err != nil {
+			t.Fatal(err)
+		}
+		unread.Store(true)
+		if _, err := w.tape.Store().ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: held.Fence()}); err != nil {
+			t.Fatal(err)
+		}
+		stalls(1)
+		unread.Store(false)
+		w.enter("b", 1)
+		stalls(0)
+	})
+}
+
 // refusing is a store on which a run is full.
 type refusing struct {
 	runstore.RunStore
@@ -302,4 +353,18 @@ func TestBareCursors(t *testing.T) {
 			t.Errorf("a minute later an event made %d commits, want the second", n)
 		}
 	})
+}
+
+// unreadable is a store on which the records of a run cannot be read.
+type unreadable struct {
+	runstore.RunStore
+	run    runstore.RunID
+	unread *atomic.Bool
+}
+
+func (s unreadable) ReadRecords(ctx context.Context, run runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	if run == s.run && s.unread.Load() {
+		return nil, &runstore.OpError{Op: "read records", Run: run, Err: runstore.ErrCorrupt}
+	}
+	return s.RunStore.ReadRecords(ctx, run, q)
 }
