@@ -39,6 +39,7 @@ func (s *service) ChargeBudget(ctx context.Context, req *tapepb.ChargeBudgetRequ
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	s.wrote(fence)
 	return budgetState(b), nil
 }
 

@@ -67,6 +67,9 @@ func (s *Server) admitted(method string, handle grpc.MethodHandler) grpc.MethodH
 		if err := c.acquire(int64(s.opts.MaxMessageBytes) + replySize); err != nil {
 			return nil, err
 		}
+		if method == beginEffect {
+			decode = decodeBeginEffect(decode)
+		}
 		receive := func(m any) error {
 			if err := c.receive(decode, m); err != nil {
 				return err
@@ -279,6 +282,9 @@ func (s *Server) recover(method string, err *error) {
 	if fault := recover(); fault != nil {
 		s.opts.Logger.Error("a call failed", "method", method, "fault", fmt.Sprint(fault), "stack", string(debug.Stack()))
 		*err = status.Error(codes.Internal, "tape store: internal fault; see the server's log")
+		if path.Base(method) == beginEffect {
+			*err = beginEffectFault
+		}
 	}
 }
 

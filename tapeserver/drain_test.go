@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -131,4 +132,34 @@ func TestDrainLeavesAFrozenStoreBehind(t *testing.T) {
 		t.Errorf("Serve = %v", err)
 	}
 	wantStatus(t, "GetRun", <-ended, codes.Unavailable, "")
+}
+
+// TestDrainEndsCallsThatWaitForMemory checks that a call which waits for its share of the bytes in flight is
+// refused when a drain begins, and not after its wait.
+func TestDrainEndsCallsThatWaitForMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := hold(t, false)
+		c, stop := start(t, store, &tapeserver.Options{DrainTimeout: never, Logger: quietly, Limits: tapeserver.Limits{BytesInFlight: 4 << 20}})
+		get := func() chan error {
+			ended := make(chan error, 1)
+			go func() {
+				_, err := c.GetRun(t.Context(), &tapepb.GetRunRequest{RunId: "r"})
+				ended <- err
+			}()
+			return ended
+		}
+		first := get()
+		<-store.called
+		second := get()
+		synctest.Wait() // it waits: the first call has a part of the bytes, and it could need all of them
+		stopped := make(chan error, 1)
+		go func() { stopped <- stop() }()
+		wantStatus(t, "the call that waits", <-second, codes.Unavailable, "shutting down")
+		close(store.release)
+		wantStatus(t, "the call in flight", <-first, codes.NotFound, "no such run")
+		if err := <-stopped; err != nil {
+			t.Errorf("Serve = %v", err)
+		}
+	})
 }

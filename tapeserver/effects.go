@@ -23,6 +23,7 @@ func (s *service) RecordDecision(ctx context.Context, req *tapepb.RecordDecision
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	s.wrote(fence)
 	return decisionRecord(req.GetRunId(), d), nil
 }
 
@@ -55,6 +56,7 @@ func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectReques
 	if err != nil {
 		return nil, beginEffectStatus(err)
 	}
+	s.wrote(fence)
 	return &tapepb.BeginEffectResponse{
 		Seq: int64(e.Seq), IdempotencyKey: e.Key, Status: tapepb.EffectStatus(e.Status),
 		ResponseJson: e.Response, ErrorJson: e.Error,
@@ -70,6 +72,9 @@ func (s *service) CompleteEffect(ctx context.Context, req *tapepb.CompleteEffect
 			Run: id, Key: req.GetIdempotencyKey(), Status: tape.EffectStatus(req.GetStatus()),
 			Response: req.GetResponseJson(), Error: req.GetErrorJson(), Claim: req.GetClaimGeneration(), Fence: fence,
 		})
+		if err == nil && e.Mode != tape.Outbox { // a dispatcher needs no authority
+			s.wrote(fence)
+		}
 		return err
 	})
 	if err != nil {

@@ -99,6 +99,14 @@ func beginEffectStatus(err error) error {
 	return w.status(err)
 }
 
+// beginEffect is the method whose client acts after every status but PERMISSION_DENIED.
+const beginEffect = "BeginEffect"
+
+// beginEffectFault is the error of a BeginEffect that panicked. A client that acted would do so
+// although the intent may not be recorded.
+var beginEffectFault = wire{code: codes.PermissionDenied, reason: "UNKNOWN_OUTCOME"}.status(
+	errors.New("internal fault; see the server's log"))
+
 // status returns the status of an error of the row's kind.
 func (w wire) status(err error) error {
 	// If the caller went away before the store was asked, the status says so. Once a write was in

@@ -20,6 +20,7 @@ func (s *service) AwaitSignal(ctx context.Context, req *tapepb.AwaitSignalReques
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	s.wrote(fence)
 	if !delivered {
 		s.released(ctx, fence)
 	}

@@ -40,8 +40,9 @@ import (
 // A connection must be one process: a proxy that puts the calls of several processes on one
 // connection makes them one driver.
 //
-// A grant is deleted when its run ends or is parked and when the connection closes. Above maxGrants
-// and maxGrantsInAll the oldest grants of the connection are evicted.
+// A grant is deleted when its run ends or is parked and when the connection closes. The server closes
+// no connection for being idle in this mode; see Options.keepalive. Above maxGrants and
+// maxGrantsInAll the oldest grants of the connection are evicted.
 
 const (
 	// maxGrants is the number of grants that a connection stores.
@@ -138,11 +139,16 @@ func (g *grants) remove(run runstore.RunID) {
 func (s *service) fence(ctx context.Context, run runstore.RunID, req fencedRequest) (runstore.Fence, error) {
 	f, err := fenceOf(ctx, run, req)
 	if err == nil && f.IsZero() {
-		if f, err = s.ofConnection(ctx, run); err == nil && f.IsZero() && s.opts.Fence != tape.FenceConnection {
-			s.unfenced.Add(1)
-		}
+		f, err = s.ofConnection(ctx, run)
 	}
 	return f, err
+}
+
+// wrote counts a driver's write that was made, if it was made without a fence.
+func (s *service) wrote(f runstore.Fence) {
+	if f.IsZero() {
+		s.unfenced.Add(1)
+	}
 }
 
 // ofConnection returns the grant of a call's connection as a fence, if there is one.
@@ -232,8 +238,8 @@ func (s *service) orFree(ctx context.Context, run runstore.RunID, req fencedRequ
 }
 
 // take calls a method that requests a run's lease. A request without a fence is tried under the
-// grant of its connection first, as a heartbeat. If that grant was taken over, the request leaves a
-// live lease alone.
+// grant of its connection first, as a heartbeat. If that grant was taken over, or its run was purged,
+// the request is repeated without the grant and leaves a live lease alone.
 func (s *service) take(ctx context.Context, run runstore.RunID, req fencedRequest, wait bool, call func(f runstore.Fence, takeover tape.Takeover) error) error {
 	takeover := tape.TakeAny
 	if wait || s.opts.WaitForLease {
@@ -250,7 +256,7 @@ func (s *service) take(ctx context.Context, run runstore.RunID, req fencedReques
 		}
 	}
 	err = call(f, takeover)
-	if presented.IsZero() && !f.IsZero() && errors.Is(err, runstore.ErrFenced) {
+	if presented.IsZero() && !f.IsZero() && (errors.Is(err, runstore.ErrFenced) || errors.Is(err, tape.ErrNoSuchRun)) {
 		err = call(runstore.Fence{}, tape.TakeNone)
 	}
 	return err

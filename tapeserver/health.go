@@ -58,6 +58,41 @@ func (h *health) Check(ctx context.Context, req *healthpb.HealthCheckRequest) (*
 	return h.Server.Check(ctx, req)
 }
 
+// Watch sends the state of the store whenever it changes. When the server begins to drain, which waits
+// for open streams, Watch sends NOT_SERVING and ends.
+func (h *health) Watch(req *healthpb.HealthCheckRequest, stream healthpb.Health_WatchServer) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(h.s.drain, cancel)()
+	w := &watcher{Health_WatchServer: stream, ctx: ctx}
+	err := h.Server.Watch(req, w)
+	if h.s.drain.Err() == nil {
+		return err
+	}
+	if w.sent != healthpb.HealthCheckResponse_NOT_SERVING {
+		if err := stream.Send(&healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_NOT_SERVING}); err != nil {
+			return err
+		}
+	}
+	return errShuttingDown
+}
+
+// watcher is the stream of a Watch, with a context that ends when the server begins to drain.
+type watcher struct {
+	healthpb.Health_WatchServer
+	ctx  context.Context
+	sent healthpb.HealthCheckResponse_ServingStatus // the last status that was sent
+}
+
+// Context returns the context.
+func (w *watcher) Context() context.Context { return w.ctx }
+
+// Send sends a status.
+func (w *watcher) Send(r *healthpb.HealthCheckResponse) error {
+	w.sent = r.GetStatus()
+	return w.Health_WatchServer.Send(r)
+}
+
 // ask pings the store and returns its error. Concurrent probes share one ping, so any number of
 // them costs one.
 func (h *health) ask(ctx context.Context) error {

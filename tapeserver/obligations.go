@@ -23,6 +23,7 @@ func (s *service) RegisterCompensation(ctx context.Context, req *tapepb.Register
 	if err != nil {
 		return nil, statusOf(err)
 	}
+	s.wrote(fence)
 	return obligationRecord(o), nil
 }
 

@@ -20,7 +20,7 @@ type service struct {
 	tail     *tail.Tail
 	opts     Options
 	grants   *atomic.Int64 // number of grants that all connections store
-	unfenced *atomic.Int64 // number of drivers' writes without a fence
+	unfenced *atomic.Int64 // number of drivers' writes that were made without a fence
 	draining <-chan struct{}
 
 	predicates *predicate.Cache
@@ -91,6 +91,9 @@ func (s *service) EndRun(ctx context.Context, req *tapepb.EndRunRequest) (*tapep
 		})
 		if err == nil && run.Status != tape.RunCompensating {
 			s.released(ctx, fence)
+		}
+		if err == nil && req.GetStatus() != tapepb.RunStatus_RUN_STATUS_CANCELLED { // anyone may cancel a run
+			s.wrote(fence)
 		}
 		return err
 	})

@@ -144,12 +144,9 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(connectionWindowBytes),
 		// Streams may be idle for hours: clients may ping the server, and the server detects
-		// clients that are gone. A connection without a call is closed after a while; its client
-		// reconnects when needed.
+		// clients that are gone.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: time.Minute, Timeout: 20 * time.Second, MaxConnectionIdle: 15 * time.Minute,
-		}),
+		grpc.KeepaliveParams(s.opts.keepalive()),
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.InTapHandle(s.tapIn),
 		grpc.UnaryInterceptor(s.unary),
@@ -169,6 +166,17 @@ func (o Options) credentials() grpc.ServerOption {
 		return grpc.EmptyServerOption{}
 	}
 	return grpc.Creds(credentials.NewTLS(o.TLS.TLSConfig()))
+}
+
+// keepalive returns the timeouts of connections. A connection without a call is closed after a
+// while, and its client reconnects when needed. With tape.FenceConnection it stays open: it has the
+// grants of a driver whose tool may run for longer.
+func (o Options) keepalive() keepalive.ServerParameters {
+	p := keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}
+	if o.Fence != tape.FenceConnection {
+		p.MaxConnectionIdle = 15 * time.Minute
+	}
+	return p
 }
 
 // Serve serves calls on lis until ctx ends, and then drains: it accepts no connections and no

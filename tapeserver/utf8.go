@@ -20,6 +20,10 @@ func newTextCodec() textCodec { return textCodec{encoding.GetCodecV2("proto")} }
 
 // Unmarshal implements encoding.CodecV2.
 func (c textCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if l, ok := v.(*lenient); ok {
+		l.err = c.Unmarshal(data, l.Message)
+		return nil
+	}
 	err := c.CodecV2.Unmarshal(data, v)
 	if m, ok := v.(proto.Message); ok && err != nil {
 		if field := invalidText(data.Materialize(), m.ProtoReflect().Descriptor()); field != "" {
@@ -27,6 +31,28 @@ func (c textCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		}
 	}
 	return err
+}
+
+// lenient is a message whose decoding never fails for gRPC: the error is stored. gRPC would send the
+// error of a codec as INTERNAL before the method's handler can return another status.
+type lenient struct {
+	proto.Message
+	err error
+}
+
+// decodeBeginEffect decodes a BeginEffect as decode does. A request that cannot be decoded is refused
+// with the status after which clients do not act; see beginEffectStatus.
+func decodeBeginEffect(decode func(any) error) func(any) error {
+	return func(m any) error {
+		l := &lenient{Message: m.(proto.Message)}
+		if err := decode(l); err != nil {
+			return err
+		}
+		if l.err != nil {
+			return beginEffectStatus(malformed("request", "cannot be decoded: %v", l.err))
+		}
+		return nil
+	}
 }
 
 // invalidText returns the name of the first field of an encoded message whose text is not valid
