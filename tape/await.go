@@ -20,11 +20,11 @@ type AwaitRequest struct {
 
 // AwaitSignal returns the resolution that was delivered at a gate and marks it consumed. If none
 // was delivered, it parks the run: the run becomes WAITING and its lease is released, until
-// SendSignal makes the run RUNNABLE. A repeated call returns the same resolution or parks again.
-// Two round trips.
+// SendSignal makes the run RUNNABLE. A repeated call returns the same resolution or parks again. A run
+// that is COMPENSATING does not park: once released, it would go forward again. Two round trips.
 //
-// Errors: ErrNoSuchRun; ErrRefused for a run that has ended and has no signal at the gate;
-// runstore.ErrFenced for a stale fence, even if there was nothing to write.
+// Errors: ErrNoSuchRun; ErrRefused for a run that has ended or is COMPENSATING and has no signal at
+// the gate; runstore.ErrFenced for a stale fence, even if there was nothing to write.
 func (t *Tape) AwaitSignal(ctx context.Context, req AwaitRequest) (resolution string, delivered bool, err error) {
 	if err := t.admit("AwaitSignal", req.Run, req.Fence); err != nil {
 		return "", false, err
@@ -89,9 +89,9 @@ func (t *Tape) park(ctx context.Context, r *gateRecords, req AwaitRequest) error
 	r.gates.Waiting, r.gates.Parked = req.Gate, true
 	r.run.WaitingOn = req.Gate
 	b := r.batch(req.Gate, req.Fence)
-	// A run that has ended stays ended.
+	// A run that has ended stays ended, and one that unwinds continues to unwind.
 	b.Require(runstore.InStatus(runstore.Status(RunUnspecified), runstore.Status(RunRunnable), runstore.Status(RunRunning),
-		runstore.Status(RunWaiting), runstore.Status(RunCompensating)))
+		runstore.Status(RunWaiting)))
 	waiting := runstore.Status(RunWaiting)
 	b.Status, b.Release = &waiting, true
 	b.Require(crossrun.Idle())
@@ -99,10 +99,15 @@ func (t *Tape) park(ctx context.Context, r *gateRecords, req AwaitRequest) error
 	r.putSummary(&b)
 	b.Append(kindGate, compactJSON(map[string]any{"gate": req.Gate, "status": "waiting"}))
 	_, err := t.commit(ctx, b)
-	if conflictsWithStatus(err) {
+	var conflict *runstore.ConflictError
+	switch {
+	case !conflictsWithStatus(err):
+		return err
+	case errors.As(err, &conflict) && RunStatus(conflict.Status) == RunCompensating:
+		return refuse(ErrRefused, "await_signal: the run is COMPENSATING and does not wait at a gate")
+	default:
 		return refuse(ErrRefused, "await_signal: the run has ended")
 	}
-	return err
 }
 
 // commitParked commits b. If the run is WAITING at a gate, the commit also contains the changes of

@@ -50,8 +50,9 @@ func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, 
 }
 
 // ReconcileEffect records the outcome that a reconciler found for an effect that is PENDING or
-// UNKNOWN, and ends the claim of its dispatch. An effect that is CONFIRMED or FAILED is returned
-// unchanged. Two round trips.
+// UNKNOWN, and ends the claim of its dispatch. An outbox effect that becomes PENDING and has no time of
+// a next dispatch is due at once. An effect that is CONFIRMED or FAILED is returned unchanged. Two round
+// trips.
 //
 // Errors: ErrNoSuchEffect; runstore.ErrFenced for a stale fence, even if there was nothing to
 // write.
@@ -98,8 +99,11 @@ func (t *Tape) changeEffect(ctx context.Context, run runstore.RunID, key string,
 // with the entry, to which it adds the effect's names.
 func (e storedEffect) settled(req OutcomeRequest, entry map[string]any) (storedEffect, *step, error) {
 	e.Status, e.Response, e.Error = req.Status, req.Response, req.Error
-	if e.Status != EffectPending {
+	switch {
+	case e.Status != EffectPending:
 		e.unclaim()
+	case e.Mode == Outbox && e.next.IsZero(): // the last attempt left it UNKNOWN
+		e.next = runstore.After(0)
 	}
 	return e, e.note(entry), nil
 }

@@ -160,6 +160,42 @@ func TestOutcomeEndsTheClaim(t *testing.T) {
 	}
 }
 
+// A failed attempt without a next time makes an effect UNKNOWN, and it is due no more. A reconciler
+// that makes it PENDING again makes it due at once.
+func TestEffectReconciledToPendingIsDue(t *testing.T) {
+	t.Parallel()
+	tp, _, store := newTape(t)
+	run := outbox(t, tp)
+	claimDispatch(t, tp, run, "A", time.Minute)
+	e, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: 1, Error: "timeout"})
+	if err != nil || e.Status != tape.EffectUnknown || !e.NextDispatch.IsZero() {
+		t.Fatalf("the report: %+v, %v, want it UNKNOWN and never due", e, err)
+	}
+	store.Advance(time.Second)
+	e, err = tp.ReconcileEffect(t.Context(), tape.OutcomeRequest{Run: run, Key: "K", Status: tape.EffectPending})
+	if err != nil || e.Status != tape.EffectPending || e.NextDispatch != e.Time {
+		t.Errorf("ReconcileEffect: %+v, %v, want it PENDING, due since %v", e, err, e.Time)
+	}
+	for _, connector := range []string{"", "bank"} {
+		if got := toDispatch(t, tp, tape.DispatchQuery{Connector: connector}); got != "K" {
+			t.Errorf("connector %q: to dispatch %q, want K", connector, got)
+		}
+	}
+	if e, acquired := claimDispatch(t, tp, run, "B", time.Minute); !acquired || e.DispatchClaimedBy != "B" || e.Claims != 2 {
+		t.Errorf("B's claim: %+v, %t, want generation 2", e, acquired)
+	}
+
+	// An INLINE effect is never due.
+	r := begin(t, tp, "inline")
+	if _, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: "inline", Connector: "bank"}); err != nil {
+		t.Fatal(err)
+	}
+	e, err = tp.ReconcileEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "inline", Status: tape.EffectPending})
+	if err != nil || !e.NextDispatch.IsZero() || toDispatch(t, tp, tape.DispatchQuery{}) != "" {
+		t.Errorf("ReconcileEffect of an INLINE effect: %+v, %v, want it never due", e, err)
+	}
+}
+
 // Every state of an outbox effect, with a claim or without, meets every operation of a dispatcher.
 func TestDispatchTransitions(t *testing.T) {
 	t.Parallel()
@@ -298,6 +334,31 @@ func TestEffectsToDispatch(t *testing.T) {
 	} {
 		if got := toDispatch(t, tp, c.q); got != c.want {
 			t.Errorf("%.60v: %q, want %q", c.q, got, c.want)
+		}
+	}
+}
+
+// The queue has an effect with a lapsed claim at the end of that claim. The list is in the order of the
+// due times.
+func TestEffectsWithLapsedClaimsAreInOrder(t *testing.T) {
+	t.Parallel()
+	tp, _, store := newTape(t)
+	r := begin(t, tp, "i")
+	for _, key := range []string{"lapsed", "fresh", "lapsed too", "fresh too"} {
+		store.Advance(time.Second)
+		if _, err := tp.BeginEffect(t.Context(), tape.BeginEffectRequest{Run: r.ID, CustomKey: key, Mode: tape.Outbox, Connector: "bank"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for key, ttl := range map[string]time.Duration{"lapsed": time.Minute, "lapsed too": 2 * time.Minute} {
+		if _, acquired, _, err := tp.ClaimEffectDispatch(t.Context(), r.ID, key, tape.ClaimRequest{Claimer: "A", TTL: ttl}); err != nil || !acquired {
+			t.Fatalf("claim of %s: %t, %v", key, acquired, err)
+		}
+	}
+	store.Advance(time.Hour)
+	for _, connector := range []string{"", "bank"} {
+		if got, want := toDispatch(t, tp, tape.DispatchQuery{Connector: connector}), "lapsed fresh lapsed too fresh too"; got != want {
+			t.Errorf("connector %q: %q, want %q", connector, got, want)
 		}
 	}
 }

@@ -26,16 +26,19 @@
 // returns runstore.ErrUnavailable and has written nothing.
 //
 //	effect      PENDING to CONFIRMED, FAILED or UNKNOWN by CompleteEffect; PENDING and UNKNOWN by
-//	            ReconcileEffect; any but CONFIRMED by RecordExternalObservation, which may send it back
-//	            to PENDING. A claim of its dispatch ends with its TTL, with a report and with an
+//	            ReconcileEffect; any but CONFIRMED by RecordExternalObservation. The last two may send it
+//	            back to PENDING. A claim of its dispatch ends with its TTL, with a report and with an
 //	            observation.
-//	obligation  PENDING to COMMITTED by a claim, back by a failed attempt; COMPENSATED and STUCK are final.
+//	obligation  PENDING to COMMITTED by a claim, back by a failed attempt, or to STUCK by the last
+//	            one; any but COMPENSATED to COMPENSATED, and PENDING and COMMITTED to STUCK, by
+//	            ResolveObligation. COMPENSATED is final.
 //	gate        empty to delivered by SendSignal, delivered to consumed by AwaitSignal.
 //	timer       set to fired by a list that claims.
 //	task        PENDING to CLAIMED by a claim, CLAIMED to DONE by its completion, back to PENDING or to the
 //	            DLQ by a failed attempt. A claim that has lapsed can be made again. DONE and DLQ are final.
 //	run         WAITING by AwaitSignal, RUNNABLE by SendSignal, RUNNING by BeginRun and ResumeRun; ended
-//	            by EndRun, and only BeginRun revives one that is FAILED or CANCELLED.
+//	            by EndRun, and only BeginRun revives one that is FAILED or CANCELLED. AwaitSignal and
+//	            ResumeRun leave one that is COMPENSATING so.
 //
 // # Limits
 //

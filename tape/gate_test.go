@@ -145,6 +145,70 @@ func TestGatesOfAnEndedRun(t *testing.T) {
 	}
 }
 
+// A run that unwinds does not park: a signal would release it, and recovery would drive it forward
+// again after a part of its effects was undone.
+func TestGatesOfACompensatingRun(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	r := begin(t, tp, "i")
+	signal(t, tp, r.ID, "early", "yes")
+	f := r.Lease.Fence()
+	if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunCompensating, Fence: f}); err != nil {
+		t.Fatal(err)
+	}
+	before := historyOf(t, s, r.ID)
+	for _, fence := range []runstore.Fence{f, {}} {
+		_, delivered, err := tp.AwaitSignal(t.Context(), tape.AwaitRequest{Run: r.ID, Gate: "g", Fence: fence})
+		if !errors.Is(err, tape.ErrRefused) || delivered || !strings.Contains(err.Error(), "COMPENSATING") {
+			t.Errorf("await: %t, %v, want ErrRefused for a COMPENSATING run", delivered, err)
+		}
+	}
+	if after := historyOf(t, s, r.ID); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("a refused await changed %+v to %+v", before, after)
+	}
+	if got, delivered := await(t, tp, r.ID, "early"); !delivered || got != "yes" {
+		t.Errorf("await of a delivered signal: %q, %t, want yes", got, delivered)
+	}
+	if signal(t, tp, r.ID, "g", "late") {
+		t.Error("a signal has released a run that does not wait")
+	}
+	run, lease, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: r.ID, Owner: "recovery", Reactor: "recovery"})
+	if err != nil || run.Status != tape.RunCompensating || lease.Token <= f.Token() {
+		t.Errorf("ResumeRun: %+v, %+v, %v, want it COMPENSATING under a new grant", run, lease, err)
+	}
+	if got := gateState(t, tp, r.ID); got != "6 " {
+		t.Errorf("the run: %q, want it COMPENSATING", got)
+	}
+	if got, delivered := await(t, tp, r.ID, "g"); !delivered || got != "late" {
+		t.Errorf("await: %q, %t, want the signal that came meanwhile", got, delivered)
+	}
+}
+
+// A signal that replaces another one at its gate adds nothing to consume: a run that waits at another
+// gate is not to be recovered once the gate was consumed.
+func TestRepeatedSignalIsConsumedOnce(t *testing.T) {
+	t.Parallel()
+	tp, _, _ := newTape(t)
+	r := begin(t, tp, "i")
+	await(t, tp, r.ID, "a")
+	for _, resolution := range []string{"first", "second"} {
+		signal(t, tp, r.ID, "b", resolution)
+		if got := gateState(t, tp, r.ID); got != "3 a listed" {
+			t.Errorf("after the %s signal: %q, want it listed", resolution, got)
+		}
+	}
+	if got, delivered := await(t, tp, r.ID, "b"); !delivered || got != "second" {
+		t.Errorf("await b: %q, %t, want the last resolution", got, delivered)
+	}
+	if got := gateState(t, tp, r.ID); got != "3 a" {
+		t.Errorf("after both were consumed: %q, want it WAITING with nothing to consume", got)
+	}
+	signal(t, tp, r.ID, "b", "third") // the run has consumed the gate before
+	if got := gateState(t, tp, r.ID); got != "3 a" {
+		t.Errorf("after a signal at a consumed gate: %q, want it WAITING with nothing to consume", got)
+	}
+}
+
 // A signal that arrives between the look at a gate and the parking of the run is not lost, nor is
 // one at another gate.
 func TestNoSignalIsLostBetweenLookAndPark(t *testing.T) {

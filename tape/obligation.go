@@ -13,8 +13,8 @@ import (
 // ObligationStatus is the state of an obligation.
 type ObligationStatus int32
 
-// The statuses of an obligation, numbered like the phases of a delivery. COMPENSATED and STUCK are
-// final.
+// The statuses of an obligation, numbered like the phases of a delivery. Workers are finished with one
+// that is COMPENSATED or STUCK. ResolveObligation can still make a STUCK one COMPENSATED.
 const (
 	ObligationUnspecified ObligationStatus = 0
 	// ObligationPending: the next attempt is due at NextAttempt.
@@ -26,6 +26,7 @@ const (
 	ObligationStuck ObligationStatus = 4
 )
 
+// final reports whether workers are finished with an obligation of that status.
 func (s ObligationStatus) final() bool { return s == ObligationCompensated || s == ObligationStuck }
 
 // word returns the journal's word for the status.

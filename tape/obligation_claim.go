@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -74,9 +75,9 @@ type ObligationAttempt struct {
 }
 
 // RecordObligationAttempt counts a failed attempt and ends the claim. The obligation becomes
-// PENDING until the next attempt, or STUCK if no attempt is left or wanted. A final obligation is
-// returned unchanged. So is one whose last claim is not the presented one or has ended: a repeated
-// report under a generation is counted once. Three round trips.
+// PENDING until the next attempt, or STUCK if no attempt is left or wanted. A STUCK or COMPENSATED
+// obligation is returned unchanged. So is one whose last claim is not the presented one or has ended:
+// a repeated report under a generation is counted once. Three round trips.
 //
 // Errors: ErrNoSuchObligation; runstore.ErrFenced for a stale fence, even if there was nothing to
 // write.
@@ -110,7 +111,7 @@ func (t *Tape) RecordObligationAttempt(ctx context.Context, req ObligationAttemp
 	})
 }
 
-// ObligationResult reports the final result of an obligation.
+// ObligationResult reports the result of an obligation.
 type ObligationResult struct {
 	Run runstore.RunID
 	Seq runstore.Seq
@@ -123,9 +124,10 @@ type ObligationResult struct {
 	Fence      runstore.Fence
 }
 
-// ResolveObligation makes an obligation COMPENSATED or STUCK, whether it is claimed or not. A final
-// obligation is returned unchanged, and so is one whose last claim is not the presented one. Three
-// round trips.
+// ResolveObligation makes an obligation COMPENSATED or STUCK, whether it is claimed or not. A STUCK
+// obligation can still become COMPENSATED, so that a person can record a compensation by hand.
+// Otherwise a STUCK or COMPENSATED obligation is returned unchanged, and so is one whose last claim is
+// not the presented one. Three round trips.
 //
 // Errors: ErrNoSuchObligation; runstore.ErrFenced for a stale fence, even if there was nothing to
 // write.
@@ -144,7 +146,11 @@ func (t *Tape) ResolveObligation(ctx context.Context, req ObligationResult) (Obl
 		req.Status = ObligationCompensated
 	}
 	return t.changeObligation(ctx, req.Run, req.Seq, req.Fence, func(o storedObligation) (storedObligation, *step, error) {
-		if !o.apply(openRules.Complete(o.delivery(), generation(req.Generation))) {
+		from := o.delivery()
+		if o.Status == ObligationStuck && req.Status == ObligationCompensated {
+			from.Phase = delivery.Waiting // a report is admitted as after a failed attempt
+		}
+		if !o.apply(openRules.Complete(from, generation(req.Generation))) {
 			return o, nil, nil
 		}
 		o.Status, o.Result = req.Status, req.Result

@@ -199,8 +199,8 @@ var obligationOps = []struct {
 		entry: func(o tape.Obligation) string {
 			return fmt.Sprintf(`{"effect_key":"E","kind":"K","obligation_seq":%d,"status":"compensated","transition":"resolved"}`, o.Seq)
 		},
-		from:      []string{"new", "waiting", "due", "claimed", "expired"},
-		fromClaim: []string{"waiting", "due", "claimed", "expired"},
+		from:      []string{"new", "waiting", "due", "claimed", "expired", "stuck", "resolved stuck"},
+		fromClaim: []string{"waiting", "due", "claimed", "expired", "stuck", "resolved stuck"},
 	},
 	{
 		name: "any other result",
@@ -209,8 +209,8 @@ var obligationOps = []struct {
 		entry: func(o tape.Obligation) string {
 			return fmt.Sprintf(`{"effect_key":"E","kind":"K","obligation_seq":%d,"status":"compensated","transition":"resolved"}`, o.Seq)
 		},
-		from:      []string{"new", "waiting", "due", "claimed", "expired"},
-		fromClaim: []string{"waiting", "due", "claimed", "expired"},
+		from:      []string{"new", "waiting", "due", "claimed", "expired", "stuck", "resolved stuck"},
+		fromClaim: []string{"waiting", "due", "claimed", "expired", "stuck", "resolved stuck"},
 	},
 	{
 		name: "stuck",
@@ -293,6 +293,45 @@ func TestObligationTransitions(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A person who has compensated by hand records it: the obligation leaves the list of STUCK ones.
+func TestStuckObligationIsCompensatedByHand(t *testing.T) {
+	t.Parallel()
+	tp, s, store := newTape(t)
+	r := begin(t, tp, "i")
+	never := register(t, tp, r.ID, "E", "never claimed", 1)
+	claimed := register(t, tp, r.ID, "E", "claimed", 2)
+	never = attempted(t, tp, never, time.Time{})
+	claimed = attempted(t, tp, twice(t, tp, store, claimed), time.Time{})
+	stuck := func() (list []tape.Obligation) {
+		t.Helper()
+		list, err := tp.ListUnresolvedObligations(t.Context(), tape.UnresolvedQuery{Stuck: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	if list := stuck(); len(list) != 2 {
+		t.Fatalf("STUCK are %+v, want two", list)
+	}
+	for _, o := range []tape.Obligation{never, claimed} {
+		if got := resolved(t, tp, o, tape.ObligationCompensated); got.Status != tape.ObligationCompensated || got.Result != "r" || got.LastError != "e" {
+			t.Errorf("ResolveObligation = %+v, want it COMPENSATED with its result and last error", got)
+		}
+	}
+	if list := stuck(); len(list) != 0 {
+		t.Errorf("STUCK are %+v, want none", list)
+	}
+	before := historyOf(t, s, r.ID)
+	for _, o := range []tape.Obligation{never, claimed} { // COMPENSATED is final
+		if got := resolved(t, tp, o, tape.ObligationStuck); got.Status != tape.ObligationCompensated {
+			t.Errorf("ResolveObligation to STUCK = %+v, want it COMPENSATED", got)
+		}
+	}
+	if after := historyOf(t, s, r.ID); !reflect.DeepEqual(before, after) {
+		t.Errorf("changed %+v to %+v", before, after)
 	}
 }
 

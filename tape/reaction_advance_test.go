@@ -320,6 +320,27 @@ func TestDebounce(t *testing.T) { // 73
 	}
 }
 
+// A match changes the newest PENDING task of its subject, also if a newer one is CLAIMED.
+func TestDebouncePassesOverANewerClaim(t *testing.T) {
+	t.Parallel()
+	tp, _, store := newTape(t)
+	s := openShard(t, tp, tape.Reaction{ID: "r", DebounceMS: 3_000_000})
+	s.advance(1, match(1, "a"))
+	older := claimTasks(t, tp, tape.TaskClaim{Reaction: "r", Owner: "w"})
+	store.Advance(time.Millisecond)
+	s.advance(2, match(2, "a"))
+	if newer := claimTasks(t, tp, tape.TaskClaim{Reaction: "r", Owner: "w"}); len(older) != 1 || len(newer) != 1 {
+		t.Fatalf("claimed %+v and %+v, want one each", older, newer)
+	}
+	if _, err := tp.NackTask(t.Context(), older[0].ID, "w", "", false); err != nil {
+		t.Fatal(err)
+	}
+	s.advance(3, match(3, "a"))
+	if got := listTasks(t, tp, "r", 0); got != "2:2 3:1" {
+		t.Errorf("tasks: %s, want the older one to have the match", got)
+	}
+}
+
 // A task that is claimed between the look and the commit is not changed: the match gets another one.
 func TestDebounceMeetsAClaim(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ func sessionIndex(key RunKey) runstore.IndexName {
 	return IndexSession + "/" + runstore.IndexName(hashOf(key.App, key.User, key.Session))
 }
 
-// places returns the index entries of the summary of a run that has begun and not ended.
+// places returns the index entries that the summary of every run has, also after its end.
 func (r Run) places() []runstore.Place {
 	return []runstore.Place{{Index: sessionIndex(r.RunKey), At: runstore.At(r.StartedAt)}}
 }
@@ -133,8 +133,8 @@ func (t *Tape) route(ctx context.Context, s *Signal) error {
 }
 
 // NewestRun returns the run to which a signal for a session goes among the runs of some tenants: the
-// newest run of the session that has not ended and whose tenant admit admits. It looks at up to 4,000
-// runs of the session, newest first. Up to four reads.
+// newest run of the session whose tenant admit admits, also if that run has ended. It looks at up to
+// 4,000 runs of the session, newest first. Up to four reads.
 //
 // Errors: ErrNoSuchRun if it finds none.
 func (t *Tape) NewestRun(ctx context.Context, app, user, session string, admit func(tenant string) bool) (runstore.RunID, error) {

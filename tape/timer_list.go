@@ -34,10 +34,13 @@ type DueTimersQuery struct {
 //
 // A claim delivers at most once. A caller that does not receive the answer has lost the timers that
 // the call fired: no call lists a fired timer again. A caller that must act at least once lists
-// without Claim, acts, and then cancels the timer. A commit whose reply was lost is repeated under
-// its batch id. If the outcome stays unknown, the timer may be fired and is not returned.
-// ListDueTimers then fails if it fired nothing else; otherwise it logs the timer and returns the
-// others.
+// without Claim, acts, and then cancels the timer. That is safe only for an id under which no timer is
+// set again: CancelTimer also deletes a timer that was set after the list. A claim does not have this
+// problem.
+//
+// A commit whose reply was lost is repeated under its batch id. If the outcome stays unknown, the
+// timer may be fired and is not returned. ListDueTimers then fails if it fired nothing else;
+// otherwise it logs the timer and returns the others.
 //
 // Listing takes no fence: a timer belongs to whichever reactor claims it first, not to the driver
 // of its run.

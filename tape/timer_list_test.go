@@ -190,6 +190,46 @@ func (s broken) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstor
 	return s.RunStore.ScanIndex(ctx, q)
 }
 
+// claimPart claims the timers of a part of the list after a bookmark, and returns their ids and the next
+// bookmark.
+func claimPart(t *testing.T, tp *tape.Tape, after string) (ids, next string) {
+	t.Helper()
+	all := func(string) bool { return true }
+	listed, next, err := tp.Part(all, after).ListDueTimers(t.Context(), tape.DueTimersQuery{Claim: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range listed {
+		ids += m.ID
+	}
+	return ids, next
+}
+
+// A part that ends at an error, of a read or of a claim, returns the timers that it fired and a bookmark:
+// the next part shows the others.
+func TestPartThatFailsIsNotTheLast(t *testing.T) {
+	t.Parallel()
+	for what, faulty := range map[string]func(runstore.RunStore) runstore.RunStore{
+		"read":  func(s runstore.RunStore) runstore.RunStore { return broken{s} },
+		"claim": func(s runstore.RunStore) runstore.RunStore { return denying{s, "timer/b", false} },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			inner, s, _ := newTape(t)
+			r := begin(t, inner, "i")
+			setTimer(t, inner, r.ID, "a", 1)
+			setTimer(t, inner, r.ID, "b", 2)
+			tp := tape.New(faulty(s), &tape.Options{Logger: slog.New(slog.DiscardHandler)})
+			ids, next := claimPart(t, tp, "")
+			if ids != "a" || next == "" {
+				t.Fatalf("the part of the failed %s: %q, bookmark %q; want a, and a bookmark", what, ids, next)
+			}
+			if ids, next := claimPart(t, inner, next); ids != "b" || next != "" {
+				t.Errorf("the part after the failed %s: %q, bookmark %q; want b at the end", what, ids, next)
+			}
+		})
+	}
+}
+
 func TestAScanThatFailsLosesNoClaim(t *testing.T) {
 	t.Parallel()
 	inner, s, _ := newTape(t)

@@ -19,7 +19,7 @@ func obligationCases() []Case {
 		{Group: "obligations", Check: 45, Name: "lapsed-claim-is-granted-again", Run: lapsedObligationClaim,
 			Doc: "Once a claim has expired another claimer gets the obligation."},
 		{Group: "obligations", Check: 46, Name: "resolved", Run: resolved,
-			Doc: "ResolveObligation works with a claim and without. A run that is COMPENSATING is not listed for recovery, and ends FAILED."},
+			Doc: "ResolveObligation works with a claim, without one, and after the obligation became STUCK. A run that is COMPENSATING is not listed for recovery, and ends FAILED."},
 		{Group: "obligations", Check: 47, Name: "lists", Run: obligationLists,
 			Doc: "ListObligations filters by status; ListUnresolvedObligations lists obligations that are due, whose claim has expired or, on request, that are STUCK."},
 		{Group: "obligations", Check: 48, Name: "later-first", Run: laterFirst,
@@ -115,11 +115,12 @@ func lapsedObligationClaim(t T, e *Env) {
 func resolved(t T, e *Env) {
 	id := e.begin(t)
 	expires := e.run(t, id).GetLeaseExpiresAtMs()
-	claimed, unclaimed := e.owe(t, id, "claimed", 0), e.owe(t, id, "unclaimed", 0)
+	claimed, unclaimed, byHand := e.owe(t, id, "claimed", 0), e.owe(t, id, "unclaimed", 0), e.owe(t, id, "by hand", 0)
 	e.claimObligation(t, claimed, "A", 0)
+	require(t, e.attemptObligation(t, byHand, 0).GetStatus() == stuck, "an attempt without a next time does not make it STUCK")
 	_, _ = e.Client.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: compensating})
 	expect(t, e.run(t, id).GetStatus() == compensating && e.listed(t, id, expires+1000) == nil, "the unwinding run is %v, and listed for recovery", e.run(t, id))
-	for _, o := range []*tapepb.ObligationRecord{claimed, unclaimed} {
+	for _, o := range []*tapepb.ObligationRecord{claimed, unclaimed, byHand} {
 		r := e.resolve(t, o, compensated)
 		expect(t, r.GetStatus() == compensated && r.GetResultJson() == `{"r":1}` && r.GetClaimedBy() == "", "ResolveObligation = %v", r)
 		// A final status stays final when later reports arrive.
@@ -129,6 +130,7 @@ func resolved(t T, e *Env) {
 	}
 	open, _ := e.Client.ListObligations(t.Context(), &tapepb.ListObligationsRequest{RunId: id, OnlyUnresolved: true})
 	expect(t, len(open.GetObligations()) == 0, "open are %v", open.GetObligations())
+	expect(t, !e.unresolved(t, byHand, &tapepb.ListUnresolvedObligationsRequest{IncludeStuck: true}), "a COMPENSATED obligation is listed among the STUCK")
 	_, _ = e.Client.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: runFailed})
 	expect(t, e.run(t, id).GetStatus() == runFailed, "the run is %v, want it FAILED", e.run(t, id))
 }

@@ -15,7 +15,7 @@ func outboxCases() []Case {
 		{Group: "outbox", Check: 34, Name: "lapsed-claim-is-granted-again", Run: lapsedClaim,
 			Doc: "Once a claim has expired another dispatcher gets the effect."},
 		{Group: "outbox", Check: 35, Name: "attempt-without-a-retry-is-unknown", Run: attemptUnknown,
-			Doc: "A failed attempt without a next time makes the effect UNKNOWN: reconcilers see it, dispatchers do not."},
+			Doc: "A failed attempt without a next time makes the effect UNKNOWN: reconcilers see it, and dispatchers do not until it is reconciled to PENDING."},
 		{Group: "outbox", Check: 36, Name: "attempt-with-a-retry-waits", Run: attemptRetry,
 			Doc: "A failed attempt with a next time leaves the effect PENDING, and listed from that time on."},
 		{Group: "outbox", Check: 37, Name: "absent-is-dispatched-again-or-failed", Run: absent37,
@@ -112,6 +112,10 @@ func attemptUnknown(t T, e *Env) {
 	open, _ := e.Client.ListPendingEffects(t.Context(), &tapepb.ListPendingEffectsRequest{IncludeUnknown: true, Limit: everything})
 	found := slices.ContainsFunc(open.GetEffects(), func(r *tapepb.EffectRecord) bool { return r.GetIdempotencyKey() == e.Name("K") })
 	expect(t, found, "ListPendingEffects does not list it")
+	r, _ = e.Client.ReconcileEffect(t.Context(), &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: e.Name("K"), ResolvedStatus: pending})
+	expect(t, r.GetStatus() == pending, "ReconcileEffect = %v, want it PENDING", r)
+	expect(t, slices.Equal(e.toDispatch(t, e.Name("bank"), 0), []string{e.Name("K")}), "reconciled to PENDING, it is not to be dispatched")
+	expect(t, e.claim(t, id, e.Name("K"), "B", 0).GetAcquired(), "reconciled to PENDING, it is not granted to a dispatcher")
 }
 
 func attemptRetry(t T, e *Env) {
