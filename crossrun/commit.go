@@ -34,6 +34,9 @@ const maxAttempts = 16
 // an id; set one if you intend to repeat the step after an unknown outcome. A refused step is not
 // remembered.
 //
+// A purge of the lead makes it forget its ids. A repeat behind a purge is refused, with ErrNotFound or
+// ErrFenced, even if the step was applied: that refusal says nothing about the first call.
+//
 // Commit first completes a step of the lead that is still in progress: an earlier holder's, or one
 // with an unknown outcome.
 //

@@ -31,7 +31,8 @@
 //   - a writer that changes what steps guard or write on the lead without holding the lead's lease;
 //   - the lease holder itself after an unknown outcome, until it has repeated the step or called
 //     [Recover];
-//   - a purge of the lead: otherwise it leaves the step unfinished.
+//   - a purge of the lead: otherwise it deletes the intent, and a driver that was paused can still
+//     change the other run after a later grant.
 //
 // If Idle does not hold, [Settle] completes the step without taking the lease.
 //

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/tapestore/tapestore/crossrun"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -43,6 +44,9 @@ const (
 	// breakTimeout, 15 s, bounds the request that ends the grant, repetitions included. It is
 	// shorter than an operator waits before repeating the command.
 	breakTimeout = 15 * time.Second
+	// settleTimeout, 5 s, bounds the completion of the former holder's step, repetitions included. With
+	// breakTimeout and the 5 s of the revocation it stays below the 30 s of the inspector's request.
+	settleTimeout = 5 * time.Second
 	// maxBreaks is how often a break of whatever grant is current follows a token that moved.
 	maxBreaks = 10
 )
@@ -104,6 +108,8 @@ type Broken struct {
 //
 //   - the token is higher, and the store refuses every write under the former holder's fence. Writes
 //     without a fence are not refused;
+//   - no step over two runs that the former holder led is in progress ([crossrun.Settle]): a write of
+//     that holder which is still under way changes neither run;
 //   - the run has stored who broke the lease and why, in the same atomic step: as an event of kind
 //     [BreakKind], or as the record [BreakKey];
 //   - the lease is free, or a successor has acquired it. The grant of Break lasts runstore.MinTTL,
@@ -122,7 +128,11 @@ type Broken struct {
 //   - ErrStoreBehind: the run has never had this token;
 //   - ErrUnavailable: nothing was changed;
 //   - ErrUnknownOutcome: the grant may or may not have been ended. A repeat of the break of the same
-//     token ends it, or reports that the token has moved.
+//     token ends it, or reports that the token has moved;
+//   - ErrUnknownOutcome with the result set (Broken.Token is not 0): the grant was ended, but a step
+//     over two runs that its holder led could not be completed, and may still change the other run.
+//     Break's own grant is then left to expire instead of being revoked, so that a break of its token
+//     completes the step. The next holder completes it, too.
 func Break(ctx context.Context, store runstore.RunStore, req BreakRequest) (Broken, error) {
 	if err := req.check(); err != nil {
 		return Broken{}, err
@@ -183,6 +193,17 @@ func (req BreakRequest) end(ctx context.Context, store runstore.RunStore, head r
 	if err != nil {
 		return Broken{}, err
 	}
+	broken := Broken{
+		Former: head.Holder, Live: granted.Former == runstore.EndPreempted,
+		Token: granted.Token, Time: granted.Committed.Time, Seq: granted.Committed.FirstSeq,
+	}
+	if err := settle(context.WithoutCancel(ctx), store, req.Run); err != nil {
+		return broken, &runstore.OpError{
+			Op: "break lease", Run: req.Run, Err: runstore.ErrUnknownOutcome,
+			Cause: fmt.Errorf("the grant of token %v was ended, but a step over two runs that its holder led could not be completed; to complete it, break the lease of token %v: %w",
+				head.Token, granted.Token, err),
+		}
+	}
 	if !granted.Ended {
 		// Not the release of the holder: the successor must not conclude that no work was left
 		// unfinished.
@@ -194,10 +215,20 @@ func (req BreakRequest) end(ctx context.Context, store runstore.RunStore, head r
 			return err
 		})
 	}
-	return Broken{
-		Former: head.Holder, Live: granted.Former == runstore.EndPreempted,
-		Token: granted.Token, Time: granted.Committed.Time, Seq: granted.Committed.FirstSeq,
-	}, nil
+	return broken, nil
+}
+
+// settle completes the step over two runs that the run leads, if any. It needs no grant, because
+// Break's own may have been followed by another. A run that was purged meanwhile leads no step.
+func settle(ctx context.Context, store runstore.RunStore, run runstore.RunID) error {
+	err := retryBounded(ctx, settleTimeout, run, "complete the step in progress", func(ctx context.Context) error {
+		_, err := crossrun.Settle(ctx, store, run)
+		return err
+	})
+	if runstore.KindOf(err) == runstore.ErrNotFound {
+		return nil
+	}
+	return err
 }
 
 // preempt makes the grant that ends the current one.

@@ -145,3 +145,83 @@ func TestWaitForLease(t *testing.T) {
 		t.Errorf("B after A's lease: %+v, %v, want token 3", lease, err)
 	}
 }
+
+// takeByB lets the driver B take the lease of the run of the invocation i.
+func takeByB(t *testing.T, tp *tape.Tape) func() {
+	return func() {
+		req := beginRequest("i")
+		req.Owner = "B"
+		if _, err := tp.BeginRun(t.Context(), req); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// checkHeldByB checks that B has the run's last grant, of token 2.
+func checkHeldByB(t *testing.T, s runstore.RunStore, id runstore.RunID) {
+	t.Helper()
+	if head, err := s.GetRun(t.Context(), id); err != nil || head.Holder.Owner != "B" || head.Token != 2 {
+		t.Errorf("the run is held by %+v, %v, want B under token 2", head.Holder, err)
+	}
+}
+
+// A may end a lease that A was granted, and no other. After A has read the run, B takes the lease: A's
+// request is refused.
+func TestOwnTakeoverEndsNoLaterLease(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	req := beginRequest("i")
+	req.Owner, req.Takeover = "A", tape.TakeOwn
+	first, err := tp.BeginRun(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = tape.New(ahead(s, "acquire", 1, takeByB(t, tp)), nil).BeginRun(t.Context(), req)
+	var held *runstore.LeaseHeldError
+	if !errors.As(err, &held) || held.Holder.Owner != "B" {
+		t.Errorf("A again: %v, want the lease held by B", err)
+	}
+	checkHeldByB(t, s, first.ID)
+}
+
+// B takes the lease over between the renewal of a heartbeat and its reading of the run: the heartbeat
+// is fenced, and does not return the run of B.
+func TestHeartbeatThatIsTakenOverBehindItsRenewal(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	first := begin(t, tp, "i")
+	run, lease, err := tape.New(behind(s, "renew", 1, takeByB(t, tp)), nil).
+		ResumeRun(t.Context(), tape.ResumeRunRequest{Run: first.ID, Fence: first.Lease.Fence()})
+	var fenced *runstore.FencedError
+	if !errors.As(err, &fenced) || fenced.Presented != 1 || fenced.Current != 2 || fenced.Holder.Owner != "B" {
+		t.Errorf("heartbeat: %+v, %+v, %v, want it fenced by B", run, lease, err)
+	}
+	checkHeldByB(t, s, first.ID)
+}
+
+// B takes the lease over ahead of the renewal of a heartbeat without a fence, or behind it. The request
+// starts over: it takes the lease from B if it may, and is refused as held otherwise.
+func TestHeartbeatWithoutAFenceThatIsTakenOver(t *testing.T) {
+	t.Parallel()
+	for where, interpose := range map[string]func(runstore.RunStore, string, int, func()) runstore.RunStore{"ahead": ahead, "behind": behind} {
+		for may, takeover := range map[string]tape.Takeover{"any": tape.TakeAny, "own": tape.TakeOwn} {
+			t.Run(where+"/"+may, func(t *testing.T) {
+				t.Parallel()
+				tp, s, _ := newTape(t)
+				first := begin(t, tp, "i")
+				run, lease, err := tape.New(interpose(s, "renew", 1, takeByB(t, tp)), nil).
+					ResumeRun(t.Context(), tape.ResumeRunRequest{Run: first.ID, Owner: beginRequest("i").Owner, Takeover: takeover})
+				if takeover == tape.TakeAny {
+					if err != nil || lease.Token != 3 || run.Token != 3 {
+						t.Errorf("heartbeat: %+v, %+v, %v, want the lease under token 3", run, lease, err)
+					}
+					return
+				}
+				if !errors.Is(err, runstore.ErrLeaseHeld) {
+					t.Errorf("heartbeat: %+v, %+v, %v, want the lease held by B", run, lease, err)
+				}
+				checkHeldByB(t, s, first.ID)
+			})
+		}
+	}
+}

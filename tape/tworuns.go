@@ -40,10 +40,21 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 	defer end()
 	lead := runstore.NewBatch(f.Run(), f)
 	lead.ID = runstore.NewBatchID()
-	done, err := optimistic.Repeat(ctx, func() (crossrun.Result, error) { return crossrun.Commit(ctx, t.steps(), lead, b) })
+	var lost error // the unknown outcome of the last call that had one
+	done, err := optimistic.Repeat(ctx, func() (crossrun.Result, error) {
+		done, err := crossrun.Commit(ctx, t.steps(), lead, b)
+		if runstore.OutcomeOf(err) == runstore.Unknown {
+			lost = err
+		}
+		return done, err
+	})
 	switch {
 	case err == nil:
 		return done.Other, nil
+	case lost != nil && (errors.Is(err, runstore.ErrFenced) || errors.Is(err, runstore.ErrNotFound)):
+		// The run was taken over and has forgotten the step, or was purged: the refusal of the repeat
+		// says nothing about the first call.
+		return runstore.Committed{}, unknownStep(f.Run(), lost)
 	case runstore.OutcomeOf(err) == runstore.Unknown:
 		return runstore.Committed{}, unknownStep(f.Run(), err)
 	case errors.Is(err, runstore.ErrNotFound):

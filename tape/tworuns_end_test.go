@@ -41,7 +41,7 @@ func TestUnfencedEndThatIsNotAppliedLeavesTheDriver(t *testing.T) {
 			for calls := 0; ; calls++ {
 				s, lead := prepareStep(t)
 				tp := tape.New(s, nil)
-				err := endings[end](t.Context(), tape.New(failing(s, calls), nil), lead)
+				err := endings[end](t.Context(), failing(s, calls), lead)
 				if err == nil {
 					if calls < 3 {
 						t.Errorf("it makes %d calls only", calls)

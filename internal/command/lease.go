@@ -264,6 +264,8 @@ func (l *leases) breakLease(cmd *cobra.Command, args []string) (err error) {
 		return &exitError{fmt.Errorf("the lease was not broken, because the token has moved; see tapestore lease show: %w", err), exitRefused}
 	case err != nil && runstore.OutcomeOf(err) == runstore.NotApplied:
 		return fmt.Errorf("the lease was not broken: %w", err)
+	case err != nil && broken.Token != 0:
+		return fmt.Errorf("the lease was broken, but a write of its holder may still be applied: %w", err)
 	case err != nil:
 		return fmt.Errorf("it is unknown whether the lease was broken; repeat the command, which reports a token that has moved if it was: %w", err)
 	}

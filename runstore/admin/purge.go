@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unicode/utf8"
 
+	"github.com/tapestore/tapestore/crossrun"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -78,8 +80,10 @@ type Purged struct {
 // Purge deletes a run's journal and records, as [runstore.Writes] describes, and records the
 // decision in the journal of [OperationsRun].
 //
-// Purge first acquires the run's lease, so that it deletes nothing under a live holder, then records
-// the intent (a write-ahead intent), purges under its own fence, and records the end.
+// Purge first acquires the run's lease, so that it deletes nothing under a live holder. It then
+// completes the step over two runs that the former holder left in progress ([crossrun.Recover]), so
+// that the step changes its other run before the purge or never. It records the intent (a write-ahead
+// intent), purges under its own fence, and records the end.
 //
 // Errors:
 //
@@ -112,6 +116,12 @@ func Purge(ctx context.Context, store runstore.RunStore, req PurgeRequest) (Purg
 	if err != nil {
 		return Purged{}, notPurged(err)
 	}
+	// Without the run's intent, the next driver could not find the step, and the former holder could
+	// still apply it to the other run.
+	if _, err := crossrun.Recover(ctx, store, granted.Fence()); err != nil {
+		release(ctx, store, granted.Lease)
+		return Purged{}, notPurged(fmt.Errorf("the run's step over two runs could not be completed: %w", err))
+	}
 	result := Purged{Token: granted.Token}
 	if head.Holder.Token == req.Token {
 		result.Former = head.Holder
@@ -143,12 +153,21 @@ func notPurged(err error) error {
 	if runstore.OutcomeOf(err) == runstore.NotApplied {
 		return err
 	}
-	return &runstore.OpError{Op: "purge run", Err: runstore.ErrUnavailable, Cause: err}
+	return &runstore.OpError{Op: "purge run", Err: runstore.ErrUnavailable, Cause: stepError{err}}
+}
+
+// stepError wraps the error of a step that precedes the purge. It keeps the text and hides the runstore
+// kinds: an unknown outcome of that step says nothing about the purge.
+type stepError struct{ err error }
+
+func (e stepError) Error() string { return e.err.Error() }
+func (e stepError) Is(target error) bool {
+	return !slices.Contains(runstore.Kinds(), target) && errors.Is(e.err, target)
 }
 
 // purge deletes what the run has. After an unknown outcome it looks whether the run is gone.
 func purge(ctx context.Context, store runstore.RunStore, lease runstore.Lease) error {
-	batch := runstore.NewBatch(lease.Run, lease.Fence())
+	batch := runstore.NewBatch(lease.Run, lease.Fence(), crossrun.Idle())
 	batch.Purge = true
 	_, err := store.Commit(ctx, batch)
 	if err == nil || runstore.OutcomeOf(err) == runstore.NotApplied {
@@ -163,8 +182,8 @@ func purge(ctx context.Context, store runstore.RunStore, lease runstore.Lease) e
 }
 
 // release gives the lease back, also after ctx has ended. It ends the grant without the fence, as a
-// revocation: the holder before may have left something unfinished, and the operator has recovered
-// nothing. An error leaves the lease to expire.
+// revocation: the holder before may have left something unfinished, which the operator has not
+// recovered. An error leaves the lease to expire.
 func release(ctx context.Context, store runstore.RunStore, lease runstore.Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
