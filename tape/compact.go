@@ -69,7 +69,8 @@ func compactionOf(run runstore.RunID, rec runstore.Record) (compaction, error) {
 }
 
 // CompactRun removes the request, response and rationale from the decisions of an ended run, and
-// the request, response and error from its effects. Everything else stays. The run must be
+// the request, response and error from its effects. Everything else stays, and so does the request of
+// an outbox effect that is PENDING: a dispatcher is still to send it. The run must be
 // TERMINAL, FAILED, CANCELLED or STUCK, with no obligation PENDING or COMMITTED and no effect
 // UNKNOWN. A run is compacted once; a later call writes nothing.
 //

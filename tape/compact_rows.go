@@ -128,11 +128,13 @@ func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row bl
 			return row, false, err
 		}
 		before := len(e.Request) + len(e.Response) + len(e.Error)
-		e.Request = ""
+		if e.Mode != Outbox || e.Status != EffectPending { // a dispatcher is still to send its request
+			e.Request = ""
+		}
 		if rec.Updated.Seq <= upTo { // a later outcome was recorded after the compaction began
 			e.Response, e.Error = "", ""
 		}
-		if row.saved = int64(before - len(e.Response) - len(e.Error)); row.saved == 0 {
+		if row.saved = int64(before - len(e.Request) - len(e.Response) - len(e.Error)); row.saved == 0 {
 			return row, false, nil
 		}
 		row.value, row.places = effects.encode(e)

@@ -77,10 +77,6 @@ func TestEffectsKeepRoom(t *testing.T) {
 	if _, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunFailed}); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := tp.CompactRun(t.Context(), r.ID, runstore.Fence{}); err != nil || c.Effects != 1 {
-		t.Fatalf("CompactRun = %+v, %v", c, err)
-	}
-	keeps("compacted", 2, 3)
 	if _, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: r.ID, Key: "k", Error: strings.Repeat("e", 100)}); err != nil {
 		t.Fatal(err)
 	}
@@ -94,4 +90,14 @@ func TestEffectsKeepRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	keeps("seen twice", 0, 0)
+
+	r = begin(t, tp, "compacted")
+	beginEffect(t, tp, tape.BeginEffectRequest{Run: r.ID, CustomKey: "k", Request: "{}"})
+	keeps("begun inline", 2, 1)
+	end(t, tp, r.ID, tape.RunFailed)
+	delete(store.last, "effect/k")
+	if c, err := tp.CompactRun(t.Context(), r.ID, runstore.Fence{}); err != nil || c.Effects != 1 {
+		t.Fatalf("CompactRun = %+v, %v", c, err)
+	}
+	keeps("compacted", 2, 1)
 }
