@@ -11,27 +11,38 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// discardArchive returns an archive of one large run, whose first lines are void: the run was changed while
-// it was read.
-func discardArchive(t *testing.T) []byte {
+// changingStore returns a store of one large run that is changed while it is read, before its head and
+// after it. If purged is set, the last change is its purge.
+func changingStore(t *testing.T, purged bool) *cutStore {
 	t.Helper()
 	s := newCutStore(memory.New(nil), noCut, false)
 	must(s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}))(t)
 	value := []byte(strings.Repeat("x", 2200<<10)) // two of them are more than a part
 	writes := 0
 	s.changed = func() {
-		if writes++; writes > 2 {
+		if writes++; writes > 5 {
 			return
 		}
 		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		if b.Purge = purged && writes == 5; b.Purge {
+			must(s.Handle.Commit(t.Context(), b))(t)
+			return
+		}
 		b.Append("kind", nil)
 		b.Put("a", value)
 		b.Put("b", value)
 		must(s.Handle.Commit(t.Context(), b))(t)
 	}
 	s.changed()
+	return s
+}
+
+// discardArchive returns an archive of a changingStore: the first lines of its run are void, and all of
+// them if it was purged.
+func discardArchive(t *testing.T, purged bool) []byte {
+	t.Helper()
 	var out bytes.Buffer
-	must(archive.Export(t.Context(), s, &out, nil))(t)
+	must(archive.Export(t.Context(), changingStore(t, purged), &out, nil))(t)
 	if !strings.Contains(out.String(), `{"discard":`) {
 		t.Fatal("the archive has no discard")
 	}
@@ -56,7 +67,7 @@ func (s *purgeStore) Commit(ctx context.Context, b runstore.Batch) (runstore.Com
 // voids.
 func TestDiscardOfAPresentRun(t *testing.T) {
 	t.Parallel()
-	moved := discardArchive(t)
+	moved := discardArchive(t, false)
 	reported := 0
 	opts := &archive.ImportOptions{Conflict: func(archive.Difference) { reported++ }}
 	present := func(t *testing.T, report archive.ImportReport, err error) {
@@ -99,4 +110,38 @@ func TestDiscardOfAPresentRun(t *testing.T) {
 			t.Errorf("%+v, %v, %q", report, err, problems)
 		}
 	})
+}
+
+// TestVerifyIgnoresDiscardedLines checks that verification reports nothing of the lines that a discard
+// voids, and a difference of the lines that follow once. A run whose lines are all void is one that only
+// the copy has.
+func TestVerifyIgnoresDiscardedLines(t *testing.T) {
+	t.Parallel()
+	moved := discardArchive(t, false)
+	target := memory.New(nil).Open()
+	must(archive.Import(t.Context(), stream(moved), target, nil))(t)
+	var problems []string
+	opts := &archive.VerifyOptions{Found: func(d archive.Difference) { problems = append(problems, d.String()) }}
+	report := must(archive.VerifyArchive(t.Context(), stream(moved), target, opts))(t)
+	if report.Differing != 0 || report.Compared.Runs != 1 || len(problems) > 0 {
+		t.Errorf("%+v, %q", report, problems)
+	}
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	status := runstore.Status(9)
+	b.Status = &status
+	must(target.Commit(t.Context(), b))(t)
+	report = must(archive.VerifyArchive(t.Context(), stream(moved), target, opts))(t)
+	if report.Differing != 1 || len(problems) != 1 || !strings.Contains(problems[0], "the status is") {
+		t.Errorf("a run that differs: %+v, %q", report, problems)
+	}
+	problems = nil
+	report = must(archive.VerifyArchive(t.Context(), stream(discardArchive(t, true)), target, opts))(t)
+	if report.Differing != 1 || report.Compared.Runs != 0 || len(problems) != 1 || !strings.Contains(problems[0], "only the copy has this run") {
+		t.Errorf("a run that was purged: %+v, %q", report, problems)
+	}
+	problems = nil
+	report = must(archive.Verify(t.Context(), changingStore(t, false), memory.New(nil).Open(), opts))(t)
+	if report.Differing != 1 || len(problems) != 1 || !strings.Contains(problems[0], "the copy has no such run") {
+		t.Errorf("a run that is changed while it is compared: %+v, %q", report, problems)
+	}
 }

@@ -110,3 +110,27 @@ func TestFilesOfTwoEpochs(t *testing.T) {
 		}
 	}
 }
+
+// TestRaisedSourceIsBelowItsTarget checks the cut-over of docs/moving.md: if the epoch of the source is
+// raised before the export, a forgotten driver that acquires a run there again has a token below those of
+// the target, so that a service with a fence.Checker refuses the driver.
+func TestRaisedSourceIsBelowItsTarget(t *testing.T) {
+	t.Parallel()
+	source, target := memory.New(nil).Open(), memory.New(nil).Open()
+	leasedRuns(t, source, "run")
+	must(source.RaiseEpoch(t.Context(), "cut-over"))(t)
+	must(archive.Import(t.Context(), stream(export(t, source)), target, nil))(t)
+	acquire := func(s runstore.RunStore) runstore.Token {
+		granted := must(s.AcquireLease(t.Context(), runstore.AcquireRequest{
+			Run: "run", Preempt: "test", LeaseSpec: runstore.LeaseSpec{Owner: "driver", TTL: time.Minute},
+		}))(t)
+		return granted.Fence().Token()
+	}
+	first := acquire(target)
+	for range 3 {
+		acquire(source)
+	}
+	if forgotten := acquire(source); forgotten >= first || forgotten.Epoch() != 1 || first.Epoch() != 2 {
+		t.Errorf("the source grants %v, and the target %v", forgotten, first)
+	}
+}

@@ -107,7 +107,7 @@ type dirExport struct {
 
 // resume reads the last complete file, if there is any, and prepares the header of the next one.
 func (d *dirExport) resume(ctx context.Context) error {
-	if err := os.MkdirAll(d.dir, 0o755); err != nil {
+	if err := makeDir(d.dir, dirsync.Sync); err != nil {
 		return err
 	}
 	complete, _, err := listParts(d.dir)
@@ -150,6 +150,24 @@ func (d *dirExport) resume(ctx context.Context) error {
 	h.Part, h.Previous = h.Part+1, f.sum
 	d.header = h
 	return nil
+}
+
+// makeDir makes a directory that does not exist, with its parents. sync makes the names in a directory
+// durable.
+func makeDir(dir string, sync func(dir string) error) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	parent := filepath.Dir(filepath.Clean(dir))
+	if parent != dir {
+		if err := makeDir(parent, sync); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return sync(parent)
 }
 
 // skipToClose reads the rest of a file without looking at its runs, and returns its close.

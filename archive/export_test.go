@@ -2,6 +2,9 @@ package archive
 
 import "strings"
 
+// MakeDir makes a directory as [ExportDir] does.
+var MakeDir = makeDir
+
 // Resum computes the sums of an archive anew.
 func Resum(whole string) string {
 	var all strings.Builder

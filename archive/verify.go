@@ -86,12 +86,13 @@ func VerifyArchive(ctx context.Context, original *Source, copied runstore.RunSto
 // verifier is the sink that compares all runs with those of a copy.
 type verifier struct {
 	*comparison
-	opts    VerifyOptions
-	report  VerifyReport
-	shown   int
-	pending Counts
-	seed    maphash.Seed
-	ids     map[uint64]struct{} // hashes of the originals; nil if they can be read again
+	opts        VerifyOptions
+	report      VerifyReport
+	shown       int
+	pending     Counts       // of the present run, whose lines a discard may void
+	differences []Difference // likewise, at most maxPerRun and one more
+	seed        maphash.Seed
+	ids         map[uint64]struct{} // hashes of the originals; nil if they can be read again
 }
 
 func newVerifier(copied runstore.RunStore, opts *VerifyOptions) (*verifier, error) {
@@ -112,7 +113,7 @@ func newVerifier(copied runstore.RunStore, opts *VerifyOptions) (*verifier, erro
 	if v.opts.Progress == nil {
 		v.opts.Progress = func(VerifyReport) {}
 	}
-	v.comparison = newComparison(copies, v.show)
+	v.comparison = newComparison(copies, func(d Difference) { v.differences = append(v.differences, d) })
 	return v, nil
 }
 
@@ -131,7 +132,7 @@ func (v *verifier) extra(id runstore.RunID) {
 }
 
 func (v *verifier) head(ctx context.Context, h head) error {
-	v.pending = Counts{Runs: 1}
+	v.pending, v.differences = Counts{Runs: 1}, nil
 	if v.ids != nil {
 		v.ids[maphash.String(v.seed, string(h.ID))] = struct{}{}
 	}
@@ -153,9 +154,21 @@ func (v *verifier) end(ctx context.Context) error {
 		return err
 	}
 	v.report.Compared.add(v.pending)
+	for _, d := range v.differences {
+		v.show(d)
+	}
 	if v.found > 0 {
 		v.report.Differing++
 	}
 	v.opts.Progress(v.report)
+	return nil
+}
+
+// discard drops the id of the present run: the lines of its next reading follow, unless the run was
+// purged. Its differences are not reported before its end.
+func (v *verifier) discard(context.Context) error {
+	if v.ids != nil {
+		delete(v.ids, maphash.String(v.seed, string(v.h.ID)))
+	}
 	return nil
 }

@@ -251,6 +251,9 @@ func TestChangeAfterTheArchive(t *testing.T) {
 		"status": func(t *testing.T, s runstore.RunStore) {
 			commit(t, s, "run", func(w *runstore.Writes) { status := active; w.Status = &status })
 		},
+		"runnable": func(t *testing.T, s runstore.RunStore) { // neither an event nor a record
+			commit(t, s, "run", func(w *runstore.Writes) { w.Runnable = runstore.At(time.Unix(1, 0)) })
+		},
 		"lease": func(t *testing.T, s runstore.RunStore) {
 			must(s.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "o", TTL: time.Minute}}))(t)
 		},

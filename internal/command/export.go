@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/archive"
+	"github.com/tapestore/tapestore/internal/dirsync"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -91,7 +92,15 @@ func exportTo(ctx context.Context, store runstore.RunStore, to string, out io.Wr
 	if err = errors.Join(err, f.Close()); err != nil {
 		return counts, errors.Join(err, os.Remove(partial))
 	}
-	return counts, os.Rename(partial, to)
+	return counts, publish(partial, to, dirsync.Sync)
+}
+
+// publish gives a complete file its name. sync makes the names in a directory durable.
+func publish(partial, to string, sync func(dir string) error) error {
+	if err := os.Rename(partial, to); err != nil {
+		return err
+	}
+	return sync(filepath.Dir(to))
 }
 
 // countsText returns counts in words.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -12,25 +14,25 @@ import (
 )
 
 // heads calls take with the head of every run after --from, newest first, until a page is full. It
-// notes where the next page begins.
-func (in *inspection) heads(ctx context.Context, what string, take func(runstore.Run) (taken bool)) error {
+// notes where the next page begins. It reports whether it came to the last run.
+func (in *inspection) heads(ctx context.Context, what string, take func(runstore.Run) (taken bool)) (end bool, err error) {
 	q := runstore.IndexQuery{Index: runstore.IndexRuns, Until: runstore.EndOfTime, Newest: true, After: runstore.Cursor(in.from)}
 	taken := 0
 	var last runstore.Cursor // the next page begins after it
 	for entry, err := range runstore.Entries(ctx, in.store, q) {
 		if err != nil {
-			return err
+			return false, err
 		}
 		if taken == in.limit { // more runs follow, perhaps not of the wanted kind
 			in.more(what, string(last))
-			return nil
+			return false, nil
 		}
 		if take(entry.Head) {
 			taken++
 		}
 		last = entry.Cursor
 	}
-	return nil
+	return true, nil
 }
 
 // key returns a run's key in Tape's terms; empty for a run that is not one of Tape's.
@@ -44,7 +46,7 @@ func key(head runstore.Run) tape.RunKey {
 
 func (in *inspection) runs(ctx context.Context, _ []string) error {
 	var rows [][]any
-	err := in.heads(ctx, "runs", func(head runstore.Run) bool {
+	_, err := in.heads(ctx, "runs", func(head runstore.Run) bool {
 		k := key(head)
 		rows = append(rows, []any{
 			string(head.ID), tape.RunStatus(head.Status).String(), int64(head.LastSeq), int64(head.Token), in.lease(head),
@@ -75,9 +77,17 @@ func (in *inspection) holds(owner string, until time.Time) string {
 	return fmt.Sprintf("%s, expired %v ago", owner, -left)
 }
 
+// fromUnlisted begins the --from of a page of unlisted runs, before the id of the last run of the page
+// before. No cursor of a store has a colon.
+const fromUnlisted = "unlisted:"
+
+// leases shows the listed runs that have a lease, and then the unlisted ones, which are in no index: shards
+// of reactions, elections, groups and locks.
 func (in *inspection) leases(ctx context.Context, _ []string) error {
 	var rows [][]any
-	err := in.heads(ctx, "runs, held or not", func(head runstore.Run) bool {
+	listed := map[uint64]struct{}{} // hashes of 8 bytes, so that a million runs need 40 MiB
+	seed := maphash.MakeSeed()
+	take := func(head runstore.Run) bool {
 		h := head.Holder
 		if h.Token == 0 {
 			return false
@@ -95,11 +105,63 @@ func (in *inspection) leases(ctx context.Context, _ []string) error {
 			h.ExpiresAt.Sub(in.now).Round(time.Millisecond).String(), h.Strict, preempted,
 		})
 		return true
-	})
-	if err != nil {
-		return err
+	}
+	after, end := strings.CutPrefix(in.from, fromUnlisted)
+	if !end {
+		after = ""
+		var err error
+		if end, err = in.heads(ctx, leasesOrNot, func(head runstore.Run) bool {
+			listed[maphash.String(seed, string(head.ID))] = struct{}{}
+			return take(head)
+		}); err != nil {
+			return err
+		}
+	}
+	if end {
+		isListed := func(id runstore.RunID) bool {
+			_, yes := listed[maphash.String(seed, string(id))]
+			return yes
+		}
+		if err := in.unlistedHeads(ctx, runstore.RunID(after), in.limit-len(rows), isListed, take); err != nil {
+			return err
+		}
 	}
 	return in.show([]string{"RUN", "LEASE", "OWNER", "REACTOR", "TOKEN", "EXPIRES", "LEFT", "STRICT", "PREEMPTED"}, rows)
+}
+
+// leasesOrNot is what the next page has: the store finds runs, not leases.
+const leasesOrNot = "runs, held or not"
+
+// unlistedHeads calls take with the head of every unlisted run after an id, until it has taken limit of
+// them. It reads the head of each run that listed does not report, and notes where the next page begins.
+func (in *inspection) unlistedHeads(ctx context.Context, after runstore.RunID, limit int, listed func(runstore.RunID) bool, take func(runstore.Run) (taken bool)) error {
+	mover, ok := runstore.As[runstore.Mover](in.store)
+	if !ok {
+		fmt.Fprintln(in.notes, "leases of unlisted runs are not shown: the adapter of the store does not implement runstore.Mover")
+		return nil
+	}
+	for {
+		page, err := mover.ScanRuns(ctx, after, runstore.MaxPage)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		for _, id := range page {
+			if !listed(id) {
+				if limit == 0 {
+					in.more(leasesOrNot, fromUnlisted+string(after))
+					return nil
+				}
+				head, err := in.store.GetRun(ctx, id)
+				if err != nil && !errors.Is(err, runstore.ErrNotFound) { // purged meanwhile
+					return err
+				}
+				if err == nil && head.Unlisted && take(head) {
+					limit--
+				}
+			}
+			after = id
+		}
+	}
 }
 
 func (in *inspection) journal(ctx context.Context, args []string) error {

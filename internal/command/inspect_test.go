@@ -11,8 +11,8 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// Whatever is longer than a page comes in pages, each of which says where the next begins;
-// together they hold everything once.
+// An answer that is longer than a page comes in pages, each of which says where the next begins. Together
+// they hold everything once, the leases of unlisted runs too.
 func TestInspectPages(t *testing.T) {
 	t.Parallel()
 	url := "memory:inspect-pages"
@@ -37,14 +37,23 @@ func TestInspectPages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, id := range []runstore.RunID{"held/b", "held/a", "unlisted/0"} {
+		spec := runstore.RunSpec{ID: id, Unlisted: true, Lease: lease}
+		if id == "unlisted/0" {
+			spec.Lease = nil
+		}
+		if _, err := store.CreateRun(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
 	next := regexp.MustCompile(`^there are more [\w, ]+; the next page begins with --from (\S+)\n$`)
 	for args, want := range map[string][]string{
 		"runs":          {"run-6", "run-5", "run-4", "run-3", "run-2", "run-1", "run-0"},
-		"leases":        {"run-6", "run-4", "run-2", "run-0"},
+		"leases":        {"run-6", "run-4", "run-2", "run-0", "held/a", "held/b"},
 		"journal run-0": {"1", "2", "3", "4", "5", "6", "7"},
 		"run run-0":     {"key/0", "key/1", "key/2", "key/3", "key/4", "key/5", "key/6"},
 	} {
-		for _, limit := range []int{1, 3, 7} {
+		for _, limit := range []int{1, 3, 4, 5, 7} {
 			var got []string
 			from := []string{}
 			for range 10 {

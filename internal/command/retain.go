@@ -92,7 +92,7 @@ purged, and 1 otherwise. In JSON each run is one line, {"run": …}, and the cou
 				return err
 			}
 			switch {
-			case errors.Is(err, retain.ErrFailed) && result.runs.Complete && result.tasks.Failed == 0 && ctx.Err() == nil:
+			case result.onlyRunsFailed(err) && ctx.Err() == nil:
 				return &exitError{err, exitRefused}
 			case err != nil:
 				return fmt.Errorf("the pass did not finish; repeat it: %w", err)

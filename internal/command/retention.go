@@ -155,9 +155,15 @@ func (r *retention) close() error { return r.closeTarget() }
 
 // retained is what a pass did.
 type retained struct {
-	runs    retain.Report
-	tasks   tape.TasksTrimmed
-	trimmed bool // tasks were looked at
+	runs     retain.Report
+	tasks    tape.TasksTrimmed
+	trimmed  bool  // tasks were looked at
+	tasksErr error // why tasks were left
+}
+
+// onlyRunsFailed reports whether a pass with an error did everything but to archive or purge some runs.
+func (r retained) onlyRunsFailed(err error) bool {
+	return errors.Is(err, retain.ErrFailed) && r.runs.Complete && r.tasksErr == nil
 }
 
 // pass makes one pass over the runs and the tasks. An error with the runs does not stop the tasks.
@@ -172,12 +178,20 @@ func (r *retention) pass(ctx context.Context, store runstore.RunStore) (done ret
 			Archive: r.target, Label: r.label, Operator: "tapestore retain", DryRun: r.dryRun, MaxRuns: r.maxRuns, Pause: pause, Decided: r.decided,
 		})
 	}
-	if r.tasks == 0 && r.dead == 0 || ctx.Err() != nil {
-		return done, err
+	if r.tasks > 0 || r.dead > 0 {
+		done.tasksErr = r.trim(ctx, store, pause, &done)
 	}
-	now, failed := store.Now(ctx)
-	if failed != nil {
-		return done, errors.Join(err, failed)
+	return done, errors.Join(err, done.tasksErr)
+}
+
+// trim deletes old tasks. After the end of ctx it returns an error, also if the runs came to their end.
+func (r *retention) trim(ctx context.Context, store runstore.RunStore, pause func(context.Context) error, done *retained) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("the tasks were not looked at: %w", context.Cause(ctx))
+	}
+	now, err := store.Now(ctx)
+	if err != nil {
+		return err
 	}
 	trim := tape.TaskTrim{DryRun: r.dryRun, Pause: pause}
 	if r.tasks > 0 {
@@ -187,9 +201,12 @@ func (r *retention) pass(ctx context.Context, store runstore.RunStore) (done ret
 		trim.Dead = now.Add(-r.dead)
 	}
 	done.trimmed = true
-	done.tasks, failed = tape.New(store, nil).TrimTasks(ctx, trim)
-	if failed != nil {
-		failed = fmt.Errorf("tasks of %d shards could not be deleted: %w", done.tasks.Failed, failed)
+	done.tasks, err = tape.New(store, nil).TrimTasks(ctx, trim)
+	switch {
+	case err == nil:
+		return nil
+	case done.tasks.Failed == 0:
+		return fmt.Errorf("delete tasks: %w", err)
 	}
-	return done, errors.Join(err, failed)
+	return fmt.Errorf("tasks of %d shards could not be deleted: %w", done.tasks.Failed, err)
 }
