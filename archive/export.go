@@ -153,12 +153,14 @@ func (d *dirExport) resume(ctx context.Context) error {
 }
 
 // makeDir makes a directory that does not exist, with its parents. sync makes the names in a directory
-// durable.
+// durable. An earlier attempt may have been killed before it did so; for a directory that exists, an
+// error of sync is ignored, because the parent need not be readable.
 func makeDir(dir string, sync func(dir string) error) error {
+	parent := filepath.Dir(filepath.Clean(dir))
 	if _, err := os.Stat(dir); err == nil {
+		_ = sync(parent)
 		return nil
 	}
-	parent := filepath.Dir(filepath.Clean(dir))
 	if parent != dir {
 		if err := makeDir(parent, sync); err != nil {
 			return err

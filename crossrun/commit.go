@@ -34,7 +34,7 @@ const maxAttempts = 16
 // an id; set one if you intend to repeat the step after an unknown outcome. A refused step is not
 // remembered.
 //
-// A purge of the lead makes it forget its ids. A repeat behind a purge is refused, with ErrNotFound or
+// A purge of the lead deletes its memory of ids. A repeat after a purge is refused, with ErrNotFound or
 // ErrFenced, even if the step was applied: that refusal says nothing about the first call.
 //
 // Commit first completes a step of the lead that is still in progress: an earlier holder's, or one
@@ -45,7 +45,8 @@ const maxAttempts = 16
 // lead costs three writes, and a refusal by the other run costs six writes and a read. In either
 // mode a refused guard of the lead costs one more read.
 //
-// After these errors nothing of the step is stored or ever will be:
+// After these errors nothing of the step is stored or ever will be, except by an earlier call whose id
+// the lead no longer remembers:
 //   - runstore.ErrFenced, ErrLeaseExpired, ErrStoreBehind: the lead's fence is not current.
 //   - runstore.ErrConflict: a guard of either run does not hold; as *runstore.ConflictError, with
 //     the state that the guard found. Its key is [IntentKey] if the other run itself leads a step

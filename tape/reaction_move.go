@@ -49,7 +49,7 @@ type CursorsMoved struct {
 // one of them.
 //
 // The commit of each cursor is guarded by the lease of its shard. MoveCursors may be interrupted and
-// repeated; if it was killed, the lease of one shard may last for 10 s.
+// repeated; if it was killed, or the store failed, the lease of one shard may last for 10 s.
 //
 // Errors: runstore.ErrLeaseHeld if a matcher has a shard; runstore.ErrInvalid for a reaction that does
 // not exist; runstore.ErrUnsupported if the store is no runstore.Mover; those of the store.
@@ -61,9 +61,9 @@ func (t *Tape) MoveCursors(ctx context.Context, m CursorMove) (CursorsMoved, err
 		m.Waiting = func(int) {}
 	}
 	var done CursorsMoved
-	mover, ok := runstore.As[runstore.Mover](t.store)
-	if !ok {
-		return done, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "store", Problem: "its adapter does not implement runstore.Mover"}
+	mover, err := t.mover()
+	if err != nil {
+		return done, err
 	}
 	last, all, err := t.lastSeqs(ctx, mover)
 	if err != nil {
@@ -103,6 +103,49 @@ func (t *Tape) MoveCursors(ctx context.Context, m CursorMove) (CursorsMoved, err
 	return done, nil
 }
 
+// DefinedReactions returns the ids of all reactions, deregistered ones included, in no order. It reads
+// the ids of all runs of the store.
+//
+// Errors: runstore.ErrUnsupported if the store is no runstore.Mover; those of the store.
+func (t *Tape) DefinedReactions(ctx context.Context) (ids []string, err error) {
+	mover, err := t.mover()
+	if err != nil {
+		return nil, err
+	}
+	for after := runstore.RunID(""); ; {
+		page, err := mover.ScanRuns(ctx, after, runstore.MaxPage)
+		if err != nil || len(page) == 0 {
+			return ids, err
+		}
+		for _, run := range page {
+			after = run
+			if _, n, shard := cutShard(run); !shard || n != 0 {
+				continue
+			}
+			rec, found, err := t.readRecord(ctx, run, reactionKey)
+			if err != nil {
+				return nil, err
+			}
+			if !found {
+				continue
+			}
+			r, err := reactionOf(run, rec)
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, r.ID)
+		}
+	}
+}
+
+func (t *Tape) mover() (runstore.Mover, error) {
+	mover, ok := runstore.As[runstore.Mover](t.store)
+	if !ok {
+		return nil, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "store", Problem: "its adapter does not implement runstore.Mover"}
+	}
+	return mover, nil
+}
+
 // lastSeqs returns the seq of the last event of each run that has one, and the runs that define
 // reactions.
 func (t *Tape) lastSeqs(ctx context.Context, mover runstore.Mover) (last map[runstore.RunID]runstore.Seq, defining []runstore.RunID, err error) {
@@ -138,7 +181,7 @@ func (t *Tape) lastSeqs(ctx context.Context, mover runstore.Mover) (last map[run
 }
 
 // feedEndAfter returns a position of the feed up to which it has shown the given events, one for each
-// run. It forgets a run that was purged meanwhile.
+// run. It drops a run that was purged meanwhile.
 func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstore.Seq, waiting func(int)) (end runstore.Position, err error) {
 	for len(last) > 0 {
 		page, err := t.store.ReadFeed(ctx, runstore.FeedQuery{After: end, Limit: runstore.MaxPage})
@@ -183,7 +226,7 @@ func (t *Tape) moveStart(ctx context.Context, run runstore.RunID, to runstore.Po
 
 // moveShard moves the cursor of a shard to a position, under the shard's lease. It opens the shard: a
 // matcher with the earlier definition would open it at the former start.
-func (t *Tape) moveShard(ctx context.Context, r Reaction, shard int32, to runstore.Position, owner runstore.Owner) error {
+func (t *Tape) moveShard(ctx context.Context, r Reaction, shard int32, to runstore.Position, owner runstore.Owner) (err error) {
 	run, err := t.OpenShard(ctx, r, shard)
 	if err != nil {
 		return err
@@ -196,6 +239,13 @@ func (t *Tape) moveShard(ctx context.Context, r Reaction, shard int32, to runsto
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil { // a repeat of the call needs the lease
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			_, _ = t.store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: granted.Fence()})
+		}
+	}()
 	at, err := t.ShardCursor(ctx, run)
 	if err != nil {
 		return err

@@ -69,9 +69,9 @@ const trimBatch = 100
 // joined.
 func (t *Tape) TrimTasks(ctx context.Context, trim TaskTrim) (TasksTrimmed, error) {
 	var done TasksTrimmed
-	mover, ok := runstore.As[runstore.Mover](t.store)
-	if !ok {
-		return done, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "store", Problem: "its adapter does not implement runstore.Mover"}
+	mover, err := t.mover()
+	if err != nil {
+		return done, err
 	}
 	if trim.Pause == nil {
 		trim.Pause = func(context.Context) error { return nil }

@@ -52,8 +52,8 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 	case err == nil:
 		return done.Other, nil
 	case lost != nil && (errors.Is(err, runstore.ErrFenced) || errors.Is(err, runstore.ErrNotFound)):
-		// The run was taken over and has forgotten the step, or was purged: the refusal of the repeat
-		// says nothing about the first call.
+		// The run was taken over and may no longer remember the step, or was purged: the refusal of the
+		// repeat says nothing about the first call.
 		return runstore.Committed{}, unknownStep(f.Run(), lost)
 	case runstore.OutcomeOf(err) == runstore.Unknown:
 		return runstore.Committed{}, unknownStep(f.Run(), err)

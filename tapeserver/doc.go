@@ -26,10 +26,11 @@
 // names the current token and owner: the caller must stop, another driver holds the run.
 // BeginEffect returns PERMISSION_DENIED with the same reason; so do all of its refusals that
 // resending cannot change, because clients act after every other status. A request that cannot be
-// decoded has the reason INVALID, and a panic UNKNOWN_OUTCOME. The exceptions are messages that gRPC
-// answers before the server's code sees them: RESOURCE_EXHAUSTED above Options.MaxMessageBytes, and
-// INTERNAL or UNIMPLEMENTED for one that it cannot decompress. Tape's Python plugin then runs an
-// idempotent inline tool, so clients must keep the requests of effects within the limit below.
+// decoded has the reason INVALID, and a panic UNKNOWN_OUTCOME. Transient faults, limits and unknown
+// outcomes keep their status. gRPC itself answers some messages before the server's code sees them:
+// RESOURCE_EXHAUSTED above Options.MaxMessageBytes, and INTERNAL or UNIMPLEMENTED for one that it cannot
+// decompress. Tape's Python plugin then runs an idempotent inline tool, so clients must keep the
+// requests of effects within the limit below.
 //
 // A BeginRun or ResumeRun that presents the current grant continues under it, as a heartbeat.
 // Without a fence BeginRun takes the run over; so does ResumeRun, unless the caller is the owner of

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -34,9 +36,10 @@ that was interrupted is repeated, and continues; it waits up to 30 seconds for t
 that it was at. Start no driver on the store before the import has finished.
 
 The events of imported runs are new in the feed, so reactions would handle them again, with all their
-effects. If the store has live reactions, the command imports the runs and then fails: verify the copy,
-and run tapestore reactions skip or replay before a server starts. With --raise-epoch a store that has
-live reactions before the import is refused, unless --replay-feed allows it.
+effects. If the archive has reactions, the command imports the runs and then fails: verify the copy, and
+run tapestore reactions skip or replay before a server starts. A store that has live reactions before the
+import is refused unless --replay-feed allows it; a repeat of an import that has written reactions needs
+the flag, too.
 
 With --restore, runs that tapestore retain or tapestore run purge has purged are put back into the
 same store from their archive. No epoch is raised, because the store remembers the tokens of purged runs,
@@ -57,9 +60,6 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 			if err != nil {
 				return err
 			}
-			if replay && !restore && !raise {
-				return errors.New("--replay-feed does nothing without --restore or --raise-epoch")
-			}
 			if raise && restore {
 				return errors.New("--restore puts runs back without a new epoch; give it or --raise-epoch")
 			}
@@ -79,10 +79,13 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, store.Close()) }()
-			if (restore || raise) && !replay {
-				if err := refuseReactions(ctx, store); err != nil {
-					return err
-				}
+			before, err := liveReactions(ctx, store)
+			if err != nil {
+				return err
+			}
+			if len(before) > 0 && !replay {
+				return fmt.Errorf("the store has live reactions (%.64q), which would handle the events of the archive: import into another store, or allow that with --replay-feed. "+
+					"If an earlier attempt of this import wrote them, stop all servers of the store and add --replay-feed", before[0])
 			}
 			report, err := archive.Import(ctx, source, store, &archive.ImportOptions{
 				RaiseEpoch: raise, Restore: restore,
@@ -99,13 +102,16 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 				countsText(report.Imported), report.Present, report.Conflicts, report.Epoch)
 			switch {
 			case errors.Is(err, archive.ErrConflicts):
+				if !restore {
+					err = errors.Join(err, checkReactions(ctx, store, before))
+				}
 				return &exitError{err, exitRefused}
 			case errors.Is(err, archive.ErrEpoch) && !raise:
 				return fmt.Errorf("%w; stop its drivers and allow that with --raise-epoch", err)
 			case err != nil:
 				return fmt.Errorf("the import did not finish; repeat it: %w", err)
 			case !restore:
-				return checkReactions(ctx, store)
+				return checkReactions(ctx, store, before)
 			}
 			return nil
 		},
@@ -114,39 +120,42 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 	f.StringVar(&url, "store", "", "store URL ["+storeVariable+"]")
 	f.StringVar(&from, "from", "", "directory, file or object of a bucket (gs://…) to read, - for standard input")
 	f.BoolVar(&restore, "restore", false, "put runs back into the store that they were purged from, without a new epoch")
-	f.BoolVar(&replay, "replay-feed", false, "with --restore or --raise-epoch: let live reactions handle the events of the archive")
+	f.BoolVar(&replay, "replay-feed", false, "allow a store that has live reactions, which handle the events of the archive")
 	f.BoolVar(&raise, "raise-epoch", false, "raise the epoch of a store that has runs, which ends their leases")
 	return cmd
 }
 
-// refuseReactions returns an error if the store has a live reaction.
-func refuseReactions(ctx context.Context, store runstore.RunStore) error {
-	id, found, err := liveReaction(ctx, store)
-	if err != nil || !found {
-		return err
-	}
-	return fmt.Errorf("the store has live reactions (%.64q), which would handle the events of the archive: import into another store, or allow that with --replay-feed", id)
-}
-
-// checkReactions returns an error if a store with imported runs has a live reaction.
-func checkReactions(ctx context.Context, store runstore.RunStore) error {
-	id, found, err := liveReaction(ctx, store)
-	if err != nil || !found {
-		return err
-	}
-	return fmt.Errorf("the runs were imported, but the store has live reactions (%.64q), whose cursors are positions in the feed of the source: before a server starts, "+
-		"run tapestore reactions skip (no event is handled again) or replay (all are)", id)
-}
-
-// liveReaction returns the id of a live reaction of a store, if there is one.
-func liveReaction(ctx context.Context, store runstore.RunStore) (id string, found bool, err error) {
+// liveReactions returns the ids of the live reactions of a store.
+func liveReactions(ctx context.Context, store runstore.RunStore) (ids []string, err error) {
 	for r, err := range tape.New(store, nil).Reactions(ctx) {
 		if err != nil {
-			return "", false, fmt.Errorf("list the reactions: %w", err)
+			return nil, fmt.Errorf("list the reactions: %w", err)
 		}
-		return r.ID, true, nil
+		ids = append(ids, r.ID)
 	}
-	return "", false, nil
+	return ids, nil
+}
+
+// checkReactions returns an error if a store with imported runs has reactions, deregistered ones included:
+// one that is registered again continues at its cursor. before are the live reactions of before the import.
+func checkReactions(ctx context.Context, store runstore.RunStore, before []string) error {
+	all, err := tape.New(store, nil).DefinedReactions(ctx)
+	if err != nil {
+		return fmt.Errorf("list the reactions: %w", err)
+	}
+	slices.Sort(all)
+	if added := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return slices.Contains(before, id) }); len(added) > 0 {
+		all = added
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	words := make([]string, len(all))
+	for i, id := range all {
+		words[i] = shellWord(id)
+	}
+	return fmt.Errorf("the runs were imported, but cursors of reactions are positions in the feed of the source: before a server starts, run "+
+		"tapestore reactions skip %[1]s, so that they handle no event again, or tapestore reactions replay %[1]s, so that they handle all", strings.Join(words, " "))
 }
 
 // openArchive returns the archive that a flag names: a directory, a file, an object of a bucket or "-" for

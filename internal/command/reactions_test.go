@@ -65,10 +65,14 @@ func TestMoveAStoreWithReactions(t *testing.T) {
 	if _, _, err := run("export", "--store", source, "--to", file); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // a repeat has nothing to import
-		if _, _, err := run("import", "--store", target, "--from", file); err == nil || exitStatus(err) == exitRefused || !strings.Contains(err.Error(), "reactions skip") {
-			t.Fatalf("import: %v", err)
-		}
+	if _, _, err := run("import", "--store", target, "--from", file); err == nil || exitStatus(err) == exitRefused || !strings.Contains(err.Error(), "reactions skip r,") {
+		t.Fatalf("import: %v", err)
+	}
+	if _, _, err := run("import", "--store", target, "--from", file); err == nil || !strings.Contains(err.Error(), "--replay-feed") {
+		t.Errorf("import into a store with a live reaction: %v", err)
+	}
+	if _, _, err := run("import", "--replay-feed", "--store", target, "--from", file); err == nil || !strings.Contains(err.Error(), "reactions skip r,") {
+		t.Errorf("import that is repeated: %v", err) // it had nothing to write
 	}
 	if out, _, err := run("verify", "--from", file, "--with", target); err != nil {
 		t.Errorf("verify: %s, %v", out, err)
@@ -99,10 +103,20 @@ func TestMoveAStoreWithReactions(t *testing.T) {
 		{"reactions skip none --store " + target, `names "none"`},
 		{"reactions skip", "--store"},
 		{"import --raise-epoch --store " + target + " --from " + file, "--replay-feed"},
-		{"import --replay-feed --store " + target + " --from " + file, "--raise-epoch"},
 	} {
 		if _, _, err := run(strings.Fields(c.args)...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.args, err, c.want)
 		}
+	}
+	// A deregistered reaction continues at its cursor when it is registered again.
+	if _, err := tp.DeregisterReaction(t.Context(), "r"); err != nil {
+		t.Fatal(err)
+	}
+	again, third := filepath.Join(dir, "again.jsonl"), "sqlite:"+filepath.Join(dir, "third.db")
+	if _, _, err := run("export", "--store", source, "--to", again); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := run("import", "--store", third, "--from", again); err == nil || !strings.Contains(err.Error(), "reactions skip r,") {
+		t.Errorf("import of a deregistered reaction: %v", err)
 	}
 }
