@@ -3,6 +3,7 @@ package cases
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tapestore/tapestore/conformance/harness"
 	"github.com/tapestore/tapestore/conformance/internal/kit"
@@ -60,8 +61,9 @@ func Exclusive() []harness.Case {
 		{Guarantee: "I1", Name: "run-shows-its-holder", Run: runShowsHolder, Doc: `
 			A handle acquires a lease, first an ordinary and then a strict one, and another handle reads the run. The
 			run shows owner, reactor, token, strictness and expiry exactly as AcquireLease returned them, and is live
-			until that expiry. A new run shows none of them. A store that leaves a field of the holder out, or that
-			shows an expiry of its own, fails.`},
+			until that expiry. A new run shows none of them; one that is created with a strict lease and a bound on
+			stalling shows both. A store that leaves a field of the holder out, or that shows an expiry of its own,
+			fails.`},
 	}
 }
 
@@ -382,5 +384,20 @@ func runShowsHolder(t harness.T, e *harness.Env) {
 			t.Errorf("live now: %t, at its expiry: %t; want true and false", run.Live(e.Now(t)), run.Live(lease.ExpiresAt))
 		}
 		kit.MustRelease(t, e.Store, lease)
+	}
+	spec := kit.WithLease("created", "pod-7")
+	spec.Lease.Strict, spec.Lease.MaxStall = true, 90*time.Minute
+	created, err := e.Store.CreateRun(t.Context(), spec)
+	if err != nil || !created.Lease.Strict {
+		t.Fatalf("created with a strict lease: got %+v, %v", created.Lease, err)
+	}
+	run, err := reader.GetRun(t.Context(), "created")
+	if err != nil {
+		t.Fatalf("get run: %v", err)
+	}
+	for what, h := range map[string]runstore.Holder{"returned": created.Run.Holder, "read": run.Holder} {
+		if !h.Strict || h.MaxStall != spec.Lease.MaxStall {
+			t.Errorf("created with a lease: the run that was %s shows strict %t, bound %v; want true, %v", what, h.Strict, h.MaxStall, spec.Lease.MaxStall)
+		}
 	}
 }

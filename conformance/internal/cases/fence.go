@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tapestore/tapestore/conformance/harness"
 	"github.com/tapestore/tapestore/conformance/internal/kit"
@@ -19,9 +20,10 @@ func Fences() []harness.Case {
 			expired grant; after the late renewal another acquire is ErrLeaseHeld. A store that ends a grant at its
 			expiry refuses a holder that has no successor. Expiry is for progress; the token is for safety.`},
 		{Guarantee: "I3", Name: "strict-lease-is-over-at-its-expiry", Run: strictIsOver, Doc: `
-			A strict lease expires without a takeover. The holder's commit, renewal, release and purge are
-			ErrLeaseExpired through every handle, and the run does not change. After the next grant its commit is
-			ErrFenced. A store that ignores the strict flag lets the holder write after the end that it asked for.`},
+			A strict lease expires without a takeover. The holder's commit, renewal, release and purge, and where the
+			store can, its commit over two runs and its import, are ErrLeaseExpired through every handle, and no run
+			changes. The next grant is not strict, and after it the old commit is ErrFenced. A store that ignores the
+			strict flag in one kind of write lets the holder write after the end that it asked for.`},
 		{Guarantee: "I3", Name: "strict-lease-is-held-until-its-expiry", Run: strictUntilExpiry, Doc: `
 			A holder of a strict lease commits before its expiry, renews, commits again after the first expiry and
 			releases. All of it succeeds. A store that ends a strict lease early, or judges it by the expiry before
@@ -137,10 +139,26 @@ func strictIsOver(t harness.T, e *harness.Env) {
 	purging.Purge = true
 	_, err = e.Store.Commit(t.Context(), purging)
 	refused("purge", err)
+	if multi, ok := runstore.As[runstore.MultiCommitter](e.Store); ok {
+		e.Create(t, "neighbour")
+		neighbour := runstore.NewBatch("neighbour", runstore.Unguarded("test"))
+		neighbour.Append("test", []byte("late"))
+		_, err = multi.CommitMulti(t.Context(), []runstore.Batch{neighbour, kit.Appending(lease, "late")})
+		refused("commit over two runs", err)
+		kit.Equal(t, "journal of the neighbour", kit.JournalText(kit.Journal(t, e.Store, "neighbour")), "")
+	}
+	if mover, ok := runstore.As[runstore.Mover](e.Store); ok {
+		late := runstore.Event{Seq: e.Get(t, "run").LastSeq + 1, Kind: "test", Time: time.Unix(1_700_000_000, 0)}
+		_, err = mover.Import(t.Context(), runstore.Import{Fence: lease.Fence(), Events: []runstore.Event{late}})
+		refused("import", err)
+	}
 
 	next := e.Acquire(t, e.Store, "run", "strict")
 	if next.Token != lease.Token+1 {
 		t.Errorf("the strict holder's next grant has token %v, want %v", next.Token, lease.Token+1)
+	}
+	if shown := e.Get(t, "run").Holder.Strict; next.Strict || shown {
+		t.Errorf("the next grant, which did not ask for it, is strict: %t; the run shows %t", next.Strict, shown)
 	}
 	before = kit.Dump(t, e.Store, "run", "queue")
 	_, err = e.Store.Commit(t.Context(), kit.Appending(lease, "later"))

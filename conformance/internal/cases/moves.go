@@ -31,9 +31,10 @@ func Moves() []harness.Case {
 			that name its seqs.`},
 		{Guarantee: "I4", Name: "a-purge-of-an-imported-run-keeps-its-versions", Needs: []harness.Need{harness.NeedMove}, Run: purgesImported, Doc: `
 			Two runs are imported, one with a record of version 300 above a floor of 40, one with a record of version 40
-			below a floor of 300. Both are purged and created anew, and a new record begins above version 300. A store
-			that counts only the writes that it has applied itself gives a version again, and a caller of before the
-			purge that expects it changes a record of the new run.`},
+			below a floor of 300. Both are purged and created anew, and a new record begins above version 300, also
+			after the import of a part with a lower floor. A store that counts only the writes that it has applied
+			itself gives a version again, and a caller of before the purge that expects it changes a record of the new
+			run.`},
 		{Guarantee: "I2", Name: "an-import-ends-in-a-revocation", Needs: []harness.Need{harness.NeedMove}, Run: importsRevoke, Doc: `
 			The last part of an import ends the importer's grant, and the next holder reads that the grant was revoked. A
 			store that reports a release makes the next driver skip the recovery of what the driver in the other
@@ -43,10 +44,10 @@ func Moves() []harness.Case {
 			ErrConflict and change nothing. A store that applies them sets a record back to a value and a version
 			of before.`},
 		{Guarantee: "I9", Name: "imported-times-are-truncated", Needs: []harness.Need{harness.NeedMove}, Run: importsTruncated, Doc: `
-			An event and two records of a queue are imported whose times have nanoseconds. The journal and the records
-			have them truncated to microseconds, and a scan in pages of one entry ends after both, in each direction. A
-			store that orders entries by nanoseconds, while its cursors have microseconds, returns an entry for ever, or
-			leaves one out.`},
+			An event and three records of a queue are imported whose times have nanoseconds. The journal and the records
+			have them truncated to microseconds. A scan in pages of one entry has the record that was changed last as
+			the last one, and ends after all three, in each direction. A store that orders entries by nanoseconds, while
+			its cursors have microseconds, returns an entry for ever, or leaves one out.`},
 	}
 }
 
@@ -212,6 +213,15 @@ func purgesImported(t harness.T, e *harness.Env) {
 			t.Errorf("run %q: a record of version %d and a floor of %d were imported; after a purge a new record begins at version %d",
 				at.run, at.version, at.floor, v)
 		}
+		// A part with a lower floor does not lower that of the run.
+		part = partOfRecords(e.Acquire(t, e.Store, at.run, "importer"), 1, "second")
+		part.Floor = 1
+		if _, err := kit.Capability[runstore.Mover](e.Store).Import(t.Context(), part); err != nil {
+			t.Fatalf("import: %v", err)
+		}
+		if v := kit.Put(t, e.Store, at.run, "third", 0, "new"); v <= 300 {
+			t.Errorf("run %q: the floor is at least 300, and after an import with floor 1 a new record begins at version %d", at.run, v)
+		}
 	}
 }
 
@@ -257,12 +267,14 @@ func importsNewRecords(t harness.T, e *harness.Env) {
 func importsTruncated(t harness.T, e *harness.Env) {
 	e.RaiseEpoch(t, e.Store, "import")
 	e.Create(t, "run")
-	part := partOfRecords(e.Acquire(t, e.Store, "run", "importer"), 3, "a", "b")
+	part := partOfRecords(e.Acquire(t, e.Store, "run", "importer"), 3, "a", "b", "c")
 	want := time.Unix(1_700_000_000, 123_456_000).UTC()
 	part.Events = []runstore.Event{{Seq: 1, Kind: "kind", Time: want.Add(789)}}
 	for i := range part.Records {
 		part.Records[i].Created.Time, part.Records[i].Updated.Time = want.Add(987), want.Add(998-time.Duration(i))
 	}
+	const later = time.Millisecond // "a" was changed later: its entry comes after the others of the same time
+	part.Records[0].Updated.Time = part.Records[0].Updated.Time.Add(later)
 	if _, err := kit.Capability[runstore.Mover](e.Store).Import(t.Context(), part); err != nil {
 		t.Fatalf("import: %v", err)
 	}
@@ -274,15 +286,19 @@ func importsTruncated(t harness.T, e *harness.Env) {
 		t.Errorf("got the events %+v, %v, want one at %v", page, err, want)
 	}
 	records, err := e.Store.ReadRecords(t.Context(), "run", runstore.RecordQuery{Limit: 10})
-	if err != nil || len(records) != 2 {
-		t.Fatalf("got the records %+v, %v, want two", records, err)
+	if err != nil || len(records) != 3 {
+		t.Fatalf("got the records %+v, %v, want three", records, err)
 	}
-	for _, r := range records {
-		if !r.Created.Time.Equal(want) || !r.Updated.Time.Equal(want) {
-			t.Errorf("the record %q was created at %v and changed at %v, want %v", r.Key, r.Created.Time, r.Updated.Time, want)
+	for i, r := range records {
+		updated := want
+		if i == 0 {
+			updated = want.Add(later)
+		}
+		if !r.Created.Time.Equal(want) || !r.Updated.Time.Equal(updated) {
+			t.Errorf("the record %q was created at %v and changed at %v, want %v and %v", r.Key, r.Created.Time, r.Updated.Time, want, updated)
 		}
 	}
-	for newest, want := range map[bool]string{false: "a b", true: "b a"} {
+	for newest, want := range map[bool]string{false: "b c a", true: "a c b"} {
 		q := runstore.IndexQuery{Index: "queue-a", Newest: newest, Limit: 1}
 		var keys []string
 		for range 4 { // more than there are

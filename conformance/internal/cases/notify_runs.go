@@ -17,17 +17,18 @@ func RunNotify() []harness.Case {
 	return []harness.Case{
 		{Guarantee: "I10", Name: "a-write-to-a-run-wakes-its-waiters", Needs: needs, Run: runWakes, Doc: `
 			Two handles wait for writes to one run: a creation, an event, a record, a status, a grant, a heartbeat
-			with an event, a release and a purge. When each call returns, both waiters have a hint. A store that
-			hints at events alone leaves a waiter for a record or a release to its slow poll.`},
+			with an event, a release, a purge, and (where the store has them) an import and a commit of several runs.
+			When each call returns, both waiters have a hint. A store that hints at events alone leaves a waiter for
+			a record or a release to its slow poll.`},
 		{Guarantee: "I10", Name: "refused-writes-and-heartbeats-wake-no-waiter", Needs: needs, Run: refusedWakesNobody, Doc: `
 			A caller repeats a commit whose guard fails, an acquire of a held lease, a release under a wrong fence,
 			and a plain heartbeat. After some repeats (an earlier hint may be late) none wakes the run's waiter. A
 			store that hints at refused writes lets contenders wake each other without end.`},
 		{Guarantee: "I10", Name: "a-freed-lease-wakes-its-waiters", Needs: needs, Run: releaseWakes, Doc: `
 			Two handles wait for the release of a lease. The holder's commits soon wake neither; a commit that releases,
-			a release, a purge and a raise of the epoch (where the store has one) each wake both. A store that does not hint at a
-			release lets the next holder wait for a slow poll; one that hints at every commit wakes contenders in
-			vain.`},
+			a release and a purge each wake both, and where the store has them an import and a commit of several runs that
+			release and a raise of the epoch. A store that does not hint at a release lets the next holder wait for a slow
+			poll; one that hints at every commit wakes contenders in vain.`},
 	}
 }
 
@@ -78,8 +79,9 @@ func runWakes(t harness.T, e *harness.Env) {
 			return err
 		}
 	}
+	e.Create(t, "other")
 	status := runstore.Status(3)
-	wakesEach(t, waiting, []namedWrite{
+	writes := []namedWrite{
 		{"a creation", func() error { _, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: id}); return err }},
 		{"an event", commit(func(b *runstore.Batch) { b.Append("event", nil) })},
 		{"a record", commit(func(b *runstore.Batch) { b.Put("record", nil) })},
@@ -95,12 +97,29 @@ func runWakes(t harness.T, e *harness.Env) {
 			_, err := e.Store.RenewLease(ctx, req)
 			return err
 		}},
-		{"a release", func() error {
+	}
+	if mover, ok := runstore.As[runstore.Mover](e.Store); ok {
+		writes = append(writes, namedWrite{"an import", func() error {
+			_, err := mover.Import(ctx, runstore.Import{Fence: lease.Fence(), Status: &status})
+			return err
+		}})
+	}
+	if multi, ok := runstore.As[runstore.MultiCommitter](e.Store); ok {
+		writes = append(writes, namedWrite{"a commit of several runs", func() error {
+			batches := []runstore.Batch{runstore.NewBatch("other", runstore.Unguarded("test")), runstore.NewBatch(id, runstore.Unguarded("test"))}
+			for i := range batches {
+				batches[i].Append("event", nil)
+			}
+			_, err := multi.CommitMulti(ctx, batches)
+			return err
+		}})
+	}
+	wakesEach(t, waiting, append(writes,
+		namedWrite{"a release", func() error {
 			_, err := e.Store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: lease.Fence()})
 			return err
 		}},
-		{"a purge", commit(func(b *runstore.Batch) { b.Purge = true })},
-	})
+		namedWrite{"a purge", commit(func(b *runstore.Batch) { b.Purge = true })}))
 }
 
 func refusedWakesNobody(t harness.T, e *harness.Env) {
@@ -160,7 +179,26 @@ func releaseWakes(t harness.T, e *harness.Env) {
 		"another handle":         runWakeups(t, e.Reopen(t), id, runstore.OnRelease),
 	}
 	lease := e.Acquire(t, e.Store, id, "owner")
-	writes := []namedWrite{
+	var writes []namedWrite
+	if mover, ok := runstore.As[runstore.Mover](e.Store); ok {
+		writes = append(writes, namedWrite{"an import that releases", func() error {
+			_, err := mover.Import(ctx, runstore.Import{Fence: lease.Fence(), Release: true})
+			lease = e.Acquire(t, e.Store, id, "owner")
+			return err
+		}})
+	}
+	if multi, ok := runstore.As[runstore.MultiCommitter](e.Store); ok {
+		e.Create(t, "other")
+		writes = append(writes, namedWrite{"a commit of several runs that releases", func() error {
+			b, other := kit.Appending(lease, "last"), runstore.NewBatch("other", runstore.Unguarded("test"))
+			b.Release = true
+			other.Append("event", nil)
+			_, err := multi.CommitMulti(ctx, []runstore.Batch{other, b})
+			lease = e.Acquire(t, e.Store, id, "owner")
+			return err
+		}})
+	}
+	writes = append(writes, []namedWrite{
 		{"a commit that releases", func() error {
 			b := kit.Appending(lease, "last")
 			b.Release = true
@@ -178,7 +216,7 @@ func releaseWakes(t harness.T, e *harness.Env) {
 			_, err := e.Store.Commit(ctx, b)
 			return err
 		}},
-	}
+	}...)
 	if _, ok := runstore.As[runstore.EpochManager](e.Store); ok {
 		writes = append(writes, namedWrite{"a raise of the epoch", func() error { e.RaiseEpoch(t, e.Store, "test"); return nil }})
 	}

@@ -3,6 +3,7 @@ package cases
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tapestore/tapestore/conformance/harness"
 	"github.com/tapestore/tapestore/conformance/internal/kit"
@@ -14,14 +15,15 @@ import (
 func GrantResults() []harness.Case {
 	return []harness.Case{
 		{Guarantee: "I4", Name: "grants-renewals-and-releases-return-what-they-wrote", Run: grantsReturnResults, Doc: `
-			A create, an acquire, a renewal and a release each carry two events and two records. Each returns the
-			seqs, versions and time of its own writes, and events and records carry that time; without writes the
-			result has none. A store that drops the writes of a renewal, or returns the run's last seq alone, fails.`},
+			A create, an acquire, a renewal and a release each carry two events and two records, the renewal a status
+			and a runnable time too. Each returns the seqs, versions and time of its own writes, and events and
+			records carry that time; without writes the result has none. A store that drops the writes of a renewal,
+			or its status, or returns the run's last seq alone, fails.`},
 		{Guarantee: "I8", Name: "a-repeated-acquire-with-writes-gets-the-first-result", Run: acquireResult, Doc: `
 			A caller repeats an acquire with writes while its grant is current, after its release, and after later
 			grants, also as a preempt and through another handle. Each repeat returns the first grant and result,
-			says whether the grant has ended, and changes nothing; a commit under an ended one is ErrFenced. A store
-			that does not say so lets a driver go on.`},
+			says whether the grant has ended, with no later expiry than the first, and changes nothing; a commit under
+			an ended one is ErrFenced. A store that does not say so lets a driver go on.`},
 		{Guarantee: "I8", Name: "a-repeated-renewal-with-writes-gets-the-first-result", Run: renewalResult, Doc: `
 			A caller repeats a renewal that carries a checkpoint under an id: at once, after another commit, and
 			after a preempt. Each repeat returns the first result and writes nothing; a renewal under another id
@@ -52,6 +54,15 @@ func sameResult(t harness.T, what string, got, first runstore.Committed) {
 	t.Helper()
 	first.Replayed = true
 	kit.Equal(t, what+": result", fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", first))
+}
+
+// noLaterExpiry fails the case if the repeat of a request whose grant has ended returns a later
+// expiry than the first reply.
+func noLaterExpiry(t harness.T, what string, again, first runstore.Lease) {
+	t.Helper()
+	if again.ExpiresAt.After(first.ExpiresAt) {
+		t.Errorf("%s: the lease expires at %v, want no later than %v, as first returned", what, again.ExpiresAt, first.ExpiresAt)
+	}
 }
 
 // fill adds two events and two records to w.
@@ -99,11 +110,16 @@ func grantsReturnResults(t harness.T, e *harness.Env) {
 
 	renew := runstore.RenewRequest{Fence: granted.Fence(), TTL: harness.TTL}
 	fill(&renew.Writes, "renewed")
+	status, runnableAt := runstore.Status(3), time.Unix(1_900_000_000, 0)
+	renew.Writes.Status, renew.Writes.Runnable = &status, runstore.At(runnableAt)
 	renewed, err := e.Store.RenewLease(t.Context(), renew)
 	if err != nil || renewed.Token != granted.Token {
 		t.Fatalf("renew: token %v, error %v; want %v", renewed.Token, err, granted.Token)
 	}
 	checkResult(t, e, "renew", "renewed", renewed.Committed, 4, 3)
+	if run := e.Get(t, "run"); run.Status != status || !run.RunnableAt.Equal(runnableAt) {
+		t.Errorf("after the renewal the run has status %d and is runnable at %v, want %d and %v", run.Status, run.RunnableAt, status, runnableAt)
+	}
 	events := kit.Journal(t, e.Store, "run")
 	if last := events[len(events)-1]; last.Token != granted.Token || last.Owner != "b" {
 		t.Errorf("the renewal's event is by %q under %v, want b under %v", last.Owner, last.Token, granted.Token)
@@ -151,6 +167,9 @@ func acquireResult(t harness.T, e *harness.Env) {
 				}
 				sameResult(t, when, got.Committed, first.Committed)
 				kit.Equal(t, when+": end of the grant before", got.Former, first.Former)
+				if ended {
+					noLaterExpiry(t, when, got.Lease, first.Lease)
+				}
 			}
 		}
 		kit.CheckUnchanged(t, when, before, kit.Dump(t, e.Store, "run", "queue"))
@@ -182,7 +201,7 @@ func renewalResult(t harness.T, e *harness.Env) {
 	if err != nil {
 		t.Fatalf("renew: %v", err)
 	}
-	repeat := func(when string) {
+	repeat := func(when string, ended bool) {
 		t.Helper()
 		before := kit.Dump(t, e.Store, "run", "queue")
 		for _, s := range []runstore.RunStore{e.Store, e.Reopen(t)} {
@@ -192,12 +211,15 @@ func renewalResult(t harness.T, e *harness.Env) {
 				continue
 			}
 			sameResult(t, when, again.Committed, first.Committed)
+			if ended {
+				noLaterExpiry(t, when, again.Lease, first.Lease)
+			}
 		}
 		kit.CheckUnchanged(t, when, before, kit.Dump(t, e.Store, "run", "queue"))
 	}
-	repeat("the renewal, repeated")
+	repeat("the renewal, repeated", false)
 	e.Append(t, e.Store, lease, "more")
-	repeat("the renewal, repeated after another commit")
+	repeat("the renewal, repeated after another commit", false)
 	next := req
 	next.ID = runstore.NewBatchID()
 	next.Writes = runstore.Writes{}
@@ -206,7 +228,7 @@ func renewalResult(t harness.T, e *harness.Env) {
 		t.Errorf("a renewal under another id: %+v, error %v; want seq 4", done.Committed, err)
 	}
 	taken := kit.MustAcquire(t, e.Store, kit.Preempting("run", "b", "test"))
-	repeat("the renewal, repeated when the grant has ended")
+	repeat("the renewal, repeated when the grant has ended", true)
 	zombie := req
 	zombie.ID = runstore.NewBatchID()
 	_, err = e.Store.RenewLease(t.Context(), zombie)

@@ -20,8 +20,9 @@ func Progress() []harness.Case {
 			grant refuses a holder that comes back.`},
 		{Guarantee: "I13", Name: "a-stalled-run-is-taken-over-at-its-expiry", Run: stalledTakeover, Doc: `
 			A holder stalls beyond its bound, its lease expires, and its late renewal is ErrNoProgress. Another owner
-			then acquires the lease and writes, and the old holder's commit is ErrFenced. A store that grants a late
-			renewal without progress keeps the run with a driver that hangs.`},
+			then acquires the lease, without a bound and with progress from the time of its grant, and writes; the old
+			holder's commit is ErrFenced. A store that grants a late renewal without progress keeps the run with a
+			driver that hangs; one that leaves the old time of progress takes the successor for stalled.`},
 		{Guarantee: "I13", Name: "events-and-records-under-the-fence-are-progress", Run: progressResumes, Doc: `
 			A stalled holder is refused a renewal, then commits an event, a record, a deletion, or an event with a
 			status, and renews. Each of these commits makes the renewal succeed. A store that counts events alone as
@@ -93,6 +94,9 @@ func stalledTakeover(t harness.T, e *harness.Env) {
 	e.Advance(t, 10*time.Millisecond)
 	noProgressMade(t, e.ShortTTL(), "a late renewal without progress", kit.Renew(t, e.Store, lease, harness.TTL))
 	next := e.Acquire(t, e.Store, "run", "b")
+	if h := e.Get(t, "run").Holder; h.MaxStall != 0 || !h.ProgressedAt.Equal(h.GrantedAt) {
+		t.Errorf("the successor has the bound %v and progressed at %v; want none, and its grant at %v", h.MaxStall, h.ProgressedAt, h.GrantedAt)
+	}
 	_, err := e.Store.Commit(t.Context(), kit.Appending(lease, "zombie"))
 	kit.CheckFenced(t, "a commit by the holder that stalled", err, lease, e.Get(t, "run"))
 	e.Append(t, e.Store, next, "recovered")

@@ -27,10 +27,10 @@ func TokenGuards() []harness.Case {
 			lease is free, and while a third process holds it. The copy is ErrFenced and changes nothing. A store
 			that does not remember the successor's grant id gives the lease to a process that has left.`},
 		{Guarantee: "I3", Name: "a-token-guard-holds-at-the-last-token-only", Run: tokenGuard, Doc: `
-			A caller commits and preempts with a token guard on a run that was never leased, is leased, is released,
-			and is leased again. Every token but the last is ErrConflict, names the last, and changes nothing; the
-			last one passes, held or not. An acquire that does not preempt stays ErrLeaseHeld. A store that ignores
-			the guard, or judges it by a live grant only, fails.`},
+			A caller commits, releases, purges and preempts with a token guard on a run that was never leased, is
+			leased, is released, and is leased again. Every token but the last is ErrConflict, names the last, and
+			changes nothing; the last one passes, held or not. An acquire that does not preempt stays ErrLeaseHeld. A
+			store that ignores the guard, or judges it by a live grant only, fails.`},
 		{Guarantee: "I3", Name: "a-token-guard-holds-in-a-commit-of-several-runs", Needs: []harness.Need{harness.NeedMulti}, Run: tokenGuardMulti, Doc: `
 			One CommitMulti carries a fenced batch for one run and a batch at a token for another. At the former
 			token the call is ErrConflict and leaves both runs as they were; at the last token it applies. A store
@@ -45,10 +45,11 @@ func TokenGuards() []harness.Case {
 			token ends the grant, whose commit is then ErrFenced. A store that ignores the guard of a releasing batch
 			ends the wrong grant.`},
 		{Guarantee: "I3", Name: "a-holder-hands-its-lease-off-without-a-gap", Run: handoff, Doc: `
-			A holder passes its live lease to a named successor by an acquire under its own fence. The successor has
-			the next token, the old holder is ErrFenced, a contender is ErrLeaseHeld, and the successor's own request
-			and a repeated handoff return the same grant. A store that releases first lets a contender in between, or
-			refuses the handoff because the lease is live.`},
+			A holder passes its live lease to a named successor by an acquire under its own fence. A handoff with a
+			guard that fails is ErrConflict and changes nothing. The successor has the next token, the old holder is
+			ErrFenced, a contender is ErrLeaseHeld, and the successor's own request and a repeated handoff return the
+			same grant. A store that releases first lets a contender in between, or refuses the handoff because the
+			lease is live.`},
 		{Guarantee: "I3", Name: "a-former-holder-hands-nothing-off", Run: zombieHandoff, Doc: `
 			An old holder hands off a lease that it lost: another holder has preempted it, the lease is free, or the
 			same owner holds it under a later grant. Each handoff is ErrFenced and changes nothing. A store that
@@ -65,18 +66,18 @@ func TokenGuards() []harness.Case {
 	}
 }
 
-// tokenConflict fails the case unless err is the conflict of a token guard and names the last
-// token.
-func tokenConflict(t harness.T, what string, err error, last runstore.Token) {
+// tokenConflict fails the case unless err is the conflict of a token guard and reports the run's
+// last token, next seq and status.
+func tokenConflict(t harness.T, what string, err error, run runstore.Run) {
 	t.Helper()
 	var conflict *runstore.ConflictError
 	if !errors.As(err, &conflict) || !errors.Is(err, runstore.ErrConflict) {
 		t.Errorf("%s: got error %v, want ErrConflict as *ConflictError", what, err)
 		return
 	}
-	if conflict.Guard != "token" || conflict.Token != last {
-		t.Errorf("%s: guard %q, token %v in the error, want guard \"token\" and %v", what, conflict.Guard, conflict.Token, last)
-	}
+	kit.Equal(t, what+": the conflict", *conflict, runstore.ConflictError{
+		Guard: "token", Token: run.Token, NextSeq: run.LastSeq + 1, Status: run.Status,
+	})
 }
 
 // atToken returns a batch that appends an event if token is the run's last token.
@@ -114,8 +115,10 @@ func preemptsAtOneToken(t harness.T, e *harness.Env) {
 		if lease.Token != read+1 {
 			t.Errorf("round %d: token %v was granted after %v, want %v", round, lease.Token, read, read+1)
 		}
+		run := e.Get(t, "run")
+		kit.Equal(t, fmt.Sprintf("round %d: the run's last token", round), run.Token, lease.Token)
 		for err := range lost {
-			tokenConflict(t, fmt.Sprintf("round %d: a preempt that lost", round), err, lease.Token)
+			tokenConflict(t, fmt.Sprintf("round %d: a preempt that lost", round), err, run)
 		}
 		events := kit.Journal(t, e.Store, "run")
 		if last := events[len(events)-1]; len(events) != round+1 || string(last.Data) != string(lease.Owner) {
@@ -139,7 +142,9 @@ func tokenGuardBehind(t harness.T, e *harness.Env) {
 }
 
 func tokenGuard(t harness.T, e *harness.Env) {
-	e.Create(t, "run")
+	if _, err := e.Store.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Status: 3}); err != nil {
+		t.Fatalf("create: %v", err)
+	}
 	var last runstore.Token
 	check := func(when string) {
 		t.Helper()
@@ -147,16 +152,21 @@ func tokenGuard(t harness.T, e *harness.Env) {
 			if wrong == last {
 				continue
 			}
-			before := kit.Dump(t, e.Store, "run", "queue")
+			before, run := kit.Dump(t, e.Store, "run", "queue"), e.Get(t, "run")
+			kit.Equal(t, when+": the run's last token", run.Token, last)
 			b := atToken("run", wrong, "wrong")
 			b.Put("record", []byte("wrong"), runstore.Place{Index: "queue", At: runstore.After(0)})
-			_, err := e.Store.Commit(t.Context(), b)
-			tokenConflict(t, fmt.Sprintf("%s: a batch at token %v", when, wrong), err, last)
+			release, purge := runstore.NewBatch("run", runstore.AtToken(wrong)), runstore.NewBatch("run", runstore.AtToken(wrong))
+			release.Release, purge.Purge = true, true
+			for what, b := range map[string]runstore.Batch{"batch": b, "releasing batch": release, "purge": purge} {
+				_, err := e.Store.Commit(t.Context(), b)
+				tokenConflict(t, fmt.Sprintf("%s: a %s at token %v", when, what, wrong), err, run)
+			}
 			req := kit.Preempting("run", "wrong", "test")
 			req.Guards = []runstore.Guard{runstore.AtToken(wrong)}
 			req.Writes.Append("test", []byte("wrong"))
-			_, err = e.Store.AcquireLease(t.Context(), req)
-			tokenConflict(t, fmt.Sprintf("%s: a preempt at token %v", when, wrong), err, last)
+			_, err := e.Store.AcquireLease(t.Context(), req)
+			tokenConflict(t, fmt.Sprintf("%s: a preempt at token %v", when, wrong), err, run)
 			kit.CheckUnchanged(t, when+": refused writes", before, kit.Dump(t, e.Store, "run", "queue"))
 		}
 		kit.MustApply(t, e.Store, fmt.Sprintf("%s: a batch at token %v", when, last), atToken("run", last, "right"))
@@ -178,7 +188,7 @@ func tokenGuard(t harness.T, e *harness.Env) {
 	b := kit.Appending(lease, "wrong")
 	b.Require(runstore.AtToken(last - 1))
 	_, err := e.Store.Commit(t.Context(), b)
-	tokenConflict(t, "the current fence with the former token", err, last)
+	tokenConflict(t, "the current fence with the former token", err, e.Get(t, "run"))
 	req = kit.Acquiring("run", "third", harness.TTL)
 	req.Guards = []runstore.Guard{runstore.AtToken(last)}
 	_, err = e.Store.AcquireLease(t.Context(), req)
@@ -194,7 +204,7 @@ func tokenGuardMulti(t harness.T, e *harness.Env) {
 	b = e.Acquire(t, e.Store, "b", "owner")
 	before := kit.Dump(t, e.Store, "a") + kit.Dump(t, e.Store, "b")
 	_, err := multi.CommitMulti(t.Context(), []runstore.Batch{kit.Appending(a, "half"), atToken("b", b.Token-1, "half")})
-	tokenConflict(t, "a commit of two runs, one at its former token", err, b.Token)
+	tokenConflict(t, "a commit of two runs, one at its former token", err, e.Get(t, "b"))
 	kit.CheckUnchanged(t, "the refused commit", before, kit.Dump(t, e.Store, "a")+kit.Dump(t, e.Store, "b"))
 	if _, err := multi.CommitMulti(t.Context(), []runstore.Batch{kit.Appending(a, "whole"), atToken("b", b.Token, "whole")}); err != nil {
 		t.Errorf("a commit of two runs, one at its last token: %v", err)
@@ -223,7 +233,7 @@ func revocationAtToken(t harness.T, e *harness.Env) {
 	revoke.Release = true
 	later := kit.MustAcquire(t, e.Store, kit.Preempting("run", "later", "test"))
 	_, err := e.Store.Commit(t.Context(), revoke)
-	tokenConflict(t, "a revocation of the former grant", err, later.Token)
+	tokenConflict(t, "a revocation of the former grant", err, e.Get(t, "run"))
 	e.Append(t, e.Store, later, "still held")
 	revoke = runstore.NewBatch("run", runstore.AtToken(later.Token))
 	revoke.Release = true
@@ -247,6 +257,19 @@ func handoff(t harness.T, e *harness.Env) {
 	wanted.Reactor = "recovery"
 	_, err := e.Reopen(t).AcquireLease(t.Context(), wanted)
 	kit.CheckLeaseHeld(t, "the successor's request before the handoff", err, holder, harness.TTL)
+
+	before := kit.Dump(t, e.Store, "run")
+	for what, guard := range map[string]runstore.Guard{
+		"version": runstore.AtVersion("record", 1), "seq": runstore.AtSeq(2),
+		"status": runstore.InStatus(7), "token": runstore.AtToken(holder.Token - 1),
+	} {
+		req := handingOff(holder, kit.Acquiring("run", "successor", harness.TTL))
+		req.Guards = append(req.Guards, guard)
+		req.Writes.Append("handed off", []byte("refused"))
+		_, err := e.Store.AcquireLease(t.Context(), req)
+		harness.Refused(t, "a handoff whose "+what+" guard fails", err, runstore.ErrConflict)
+	}
+	kit.CheckUnchanged(t, "refused handoffs", before, kit.Dump(t, e.Store, "run"))
 
 	handing := handingOff(holder, wanted)
 	handing.Writes.Append("handed off", []byte("once"))

@@ -20,9 +20,9 @@ func Versions() []harness.Case {
 			changes of the run, breaks compare-and-swap.`},
 		{Guarantee: "I4", Name: "a-conflict-tells-the-current-version", Run: conflictTells, Doc: `
 			Batches are guarded by versions that a record does not have: older, newer, absent, and one among others
-			that hold. Each is ErrConflict with the guard's kind, the key, the version asked for and the current one,
-			and changes nothing. A store that ignores versions loses updates; one that reports the wrong key or
-			version makes the caller retry in vain.`},
+			that hold. Each is ErrConflict with the guard's kind, the key, the version asked for, the current one, the
+			run's next seq and its status, and changes nothing. A store that ignores versions loses updates; one that
+			reports the wrong key or version makes the caller retry in vain.`},
 		{Guarantee: "I4", Name: "one-winner-creates-a-record", Run: oneCreator, Doc: `
 			Six handles create the same record at the same moment, each guarded by its absence. One creates version 1;
 			every other is ErrConflict at version 1, and the value is the winner's. A store that reads the absence in
@@ -72,7 +72,11 @@ func versionsCount(t harness.T, e *harness.Env) {
 }
 
 func conflictTells(t harness.T, e *harness.Env) {
-	e.Create(t, "run")
+	spec := runstore.RunSpec{ID: "run", Status: 3}
+	spec.Writes.Append("created", nil)
+	if _, err := e.Store.CreateRun(t.Context(), spec); err != nil {
+		t.Fatalf("create: %v", err)
+	}
 	for n := range runstore.Version(3) {
 		kit.Put(t, e.Store, "run", "k", n, "")
 	}
@@ -98,7 +102,7 @@ func conflictTells(t harness.T, e *harness.Env) {
 			continue
 		}
 		kit.Equal(t, fmt.Sprintf("conflict of guards %v", test.guards), *conflict, runstore.ConflictError{
-			Guard: "version", Key: test.key, Want: test.want, Current: test.current, NextSeq: conflict.NextSeq, Status: conflict.Status,
+			Guard: "version", Key: test.key, Want: test.want, Current: test.current, NextSeq: 2, Status: 3,
 		})
 	}
 	kit.Equal(t, "value after the refusals", string(kit.Record(t, e.Store, "run", "k").Value), "")
@@ -171,6 +175,7 @@ func noLostUpdate(t harness.T, e *harness.Env) {
 
 func madeAnew(t harness.T, e *harness.Env) {
 	e.Create(t, "run")
+	low := kit.Put(t, e.Store, "run", "low", 0, "made")
 	other := e.Reopen(t)
 	var last runstore.Version
 	for round := range 3 {
@@ -183,8 +188,19 @@ func madeAnew(t harness.T, e *harness.Env) {
 		kit.Remove(t, e.Store, "run", "k", last)
 		kit.Equal(t, "version of a deleted record", kit.Record(t, other, "run", "k").Version, 0)
 	}
+	// Neither a record that is deleted at a lower version nor another change in the same batch lowers the next one.
+	kit.Remove(t, other, "run", "low", low)
+	last = kit.Put(t, e.Store, "run", "low", 0, "made")
+	b := runstore.NewBatch("run", runstore.AtVersion("low", last))
+	b.Delete("low")
+	status := runstore.Status(7)
+	b.Status = &status
+	kit.MustCommit(t, e.Store, b)
 	// No version that the deleted predecessors had matches the new record.
 	made := kit.Put(t, other, "run", "k", 0, "made")
+	if made <= last {
+		t.Fatalf("the record made anew is at version %d, a deleted one reached %d", made, last)
+	}
 	for stale := runstore.Version(1); stale <= last; stale++ {
 		b := runstore.NewBatch("run", runstore.AtVersion("k", stale))
 		b.Put("k", []byte("stale"))
