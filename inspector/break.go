@@ -24,6 +24,9 @@ const (
 	// breakTimeout, 30 s, bounds a break. It is longer than the 15 s for which lease.Break repeats a
 	// request whose reply is lost.
 	breakTimeout = 30 * time.Second
+	// maxBreaks, 4, is how many breaks run at a time. Their slots are apart from those of reads, so that
+	// pages that read a slow store do not keep an operator from breaking a lease.
+	maxBreaks = 4
 )
 
 // breakRequest is the body of a request to break a lease.
@@ -53,7 +56,7 @@ func (in *inspector) breakLease(w http.ResponseWriter, r *http.Request) {
 		in.refuse(w, r, err)
 		return
 	}
-	release, err := take(in.requests)
+	release, err := take(in.breaks)
 	if err != nil {
 		in.refuse(w, r, err)
 		return
@@ -64,12 +67,22 @@ func (in *inspector) breakLease(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	broken, err := lease.Break(ctx, in.store, req)
 	log := in.opts.Logger.With("run", shown(string(req.Run)), "token", req.Token.String(), "operator", shown(string(req.Operator)), "reason", shown(req.Reason))
-	if err != nil {
+	if err != nil && broken.Token == 0 {
 		log.Warn("inspector: a lease was not broken", "outcome", runstore.OutcomeOf(err).String(), "error", err)
 		in.refuse(w, r, breakError(err))
 		return
 	}
-	log.Warn("inspector: a lease was broken", "from", shown(string(broken.Former.Owner)), "new_token", broken.Token.String())
+	log = log.With("from", shown(string(broken.Former.Owner)), "new_token", broken.Token.String())
+	if err != nil {
+		log.Warn("inspector: a lease was broken, but a step of its holder was not completed", "error", err)
+		in.refuse(w, r, &apiError{
+			Status: http.StatusBadGateway, Kind: "incomplete", Token: int64(broken.Token),
+			Message: fmt.Sprintf("The grant has ended, and the token is now %v. But a step over two runs that the former holder led could not be completed, and may still change the other run. To complete it, break the lease of token %v.",
+				broken.Token, broken.Token),
+		})
+		return
+	}
+	log.Warn("inspector: a lease was broken")
 	in.write(w, r, brokenView{
 		From: brief(string(broken.Former.Owner)), Live: broken.Live, Broken: broken.Former.Token.String(),
 		Token: int64(broken.Token), TokenText: broken.Token.String(), Time: broken.Time, Seq: int64(broken.Seq),

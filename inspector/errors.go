@@ -15,7 +15,9 @@ type apiError struct {
 	Status  int    `json:"-"`
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
-	// Token is the run's last token where a break was refused because the token has moved.
+	// Token is the run's last token where a break was refused because the token has moved (kind "moved"),
+	// and the token to break next where a break has left a step over two runs in progress (kind
+	// "incomplete").
 	Token int64 `json:"token,omitempty"`
 }
 

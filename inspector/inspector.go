@@ -38,7 +38,8 @@ type Options struct {
 	// Timeout bounds the reads of a request. Default 10 s.
 	Timeout time.Duration
 	// MaxRequests and MaxWatches bound how many requests read the store, and how many wait for a
-	// change, at a time. Defaults 16 and 64. Further requests are refused with 503.
+	// change, at a time. Defaults 16 and 64. Further requests are refused with 503. Neither counts the
+	// requests that break a lease: of those 4 run at a time.
 	MaxRequests, MaxWatches int
 	// Logger receives failed reads, and each lease that is broken, with the operator and the reason.
 	// Default slog.Default().
@@ -52,6 +53,7 @@ type inspector struct {
 	crossOrigin *http.CrossOriginProtection
 	requests    chan struct{} // a slot for each request that reads
 	watches     chan struct{} // a slot for each request that waits
+	breaks      chan struct{} // a slot for each request that breaks a lease
 }
 
 // New returns the handler of the page and its API, for mounting at a path that ends with a slash
@@ -71,6 +73,7 @@ func New(store runstore.RunStore, opts *Options) http.Handler {
 	in.opts.Logger = cmp.Or(in.opts.Logger, slog.Default())
 	in.requests = make(chan struct{}, cmp.Or(in.opts.MaxRequests, DefaultMaxRequests))
 	in.watches = make(chan struct{}, cmp.Or(in.opts.MaxWatches, DefaultMaxWatches))
+	in.breaks = make(chan struct{}, maxBreaks)
 
 	mux := http.NewServeMux()
 	read := func(name string, answer func(context.Context, params) (any, error)) {

@@ -43,17 +43,17 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // A request whose outcome is unknown is repeated with the same grant id. Trust in the lease then
 // counts from the first of these requests, since any of them may be the one that was applied. If the
 // caller chose the id, an earlier process may have sent the first one, so Sent is zero in the result. If a
-// repeat finds that the lease was granted and has been lost since, Acquire continues under a fresh
-// grant id, unless the caller chose the id or the request carries writes. In those two cases the
-// error matches runstore.ErrFenced, or [ErrLost] where the store can tell that the writes were
-// applied with the grant.
+// repeat, which the store may have sent, finds that the lease was granted and has been lost since, Acquire
+// continues under a fresh grant id, unless the caller chose the id or the request carries writes or a
+// fence. In those cases the error matches runstore.ErrFenced, or [ErrLost] where the store can tell that
+// the writes were applied with the grant.
 //
 // The error matches the store's last answer (runstore.ErrLeaseHeld names the holder) and, if ctx
 // has ended, its cause. If no request got a definite answer, the lease may have been granted; it
 // then expires unused.
 func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
 	chosen := req.Grant != ""
-	renamable := !chosen && req.Writes.IsZero()
+	renamable := !chosen && req.Writes.IsZero() && runstore.GuardsOf(req.Guards...).Fence.IsZero()
 	req, err := k.prepare(req)
 	if err != nil {
 		return Granted{}, err
@@ -75,9 +75,6 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 			}
 			return granted, nil
 		}
-		if errors.Is(err, ErrLost) {
-			return Granted{}, err
-		}
 		if ambiguousSince.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
 			ambiguousSince = granted.Sent
 		}
@@ -91,7 +88,9 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 				continue // the lease may have been released before the subscription began
 			}
 			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))
-		case renamable && !ambiguousSince.IsZero() && errors.Is(err, runstore.ErrFenced):
+		case renamable && (errors.Is(err, runstore.ErrFenced) || errors.Is(err, ErrLost)):
+			// An earlier copy of the request was granted, and the grant has ended. Even the first answer
+			// may say so, because a store may repeat a request whose reply it has lost.
 			req.Grant, ambiguousSince = runstore.NewGrantID(), time.Time{}
 		case !transient(err):
 			return Granted{}, err

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/tapestore/tapestore/internal/pace"
@@ -9,10 +10,11 @@ import (
 )
 
 // transient reports whether the request may be repeated: either the request did not reach the store
-// or the answer was lost. Every other error is the store's answer.
+// or the answer was lost. Every other error is the store's answer, and so is a grant that has ended
+// (ErrLost).
 func transient(err error) bool {
 	kind := runstore.KindOf(err)
-	return kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome
+	return (kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome) && !errors.Is(err, ErrLost)
 }
 
 // retryBounded repeats call, with backoff, until its answer is definite, ctx ends or the bound is

@@ -183,7 +183,8 @@ func (r *Run) trust(ctx context.Context) error {
 
 // Await returns the signal at a gate, or parks the run there: its lease then ends, the error
 // matches [ErrParked], and the work must return. A recovery loop continues the run after
-// SendSignal.
+// SendSignal. The server refuses to park a run that is COMPENSATING: its driver unwinds the run and does not
+// wait for a signal.
 //
 // Errors: [ErrParked]; an [*Error] of AwaitSignal.
 func (r *Run) Await(ctx context.Context, gate, payload string) (resolution string, err error) {

@@ -21,7 +21,9 @@ type Options struct {
 	// and writes is a hole in the fence. A call with one of the two keys never passes.
 	Unfenced func(fullMethod string) bool
 	// Resource returns the resource that a message of the method touches, as the service sees it; a
-	// fence that names another is refused. On a stream it is called for each message that arrives.
+	// fence that names another is refused. On a stream it is called for each message that arrives. The
+	// check at the beginning of the stream has no message: a fence that names another resource is checked,
+	// and its token is recorded for the resource that it names, before the first message refuses it.
 	// Nil relies on what the caller names: a caller that names a resource wrongly is then not
 	// fenced. An error refuses the call as malformed, and its text is sent to the client.
 	Resource func(ctx context.Context, fullMethod string, message any) (string, error)

@@ -66,6 +66,8 @@ type Coordinator struct {
 	name   runstore.RunID
 	opts   Options
 	keeper *lease.Keeper
+	// createTimeout bounds each attempt to create the run.
+	createTimeout time.Duration
 
 	mu       sync.Mutex
 	status   Status
@@ -82,7 +84,11 @@ func New(store runstore.RunStore, name runstore.RunID, opts *Options) (*Coordina
 	if err := errors.Join(runstore.CheckRunID(name), err, leaseErr); err != nil {
 		return nil, err
 	}
-	c := &Coordinator{store: store, name: name, opts: resolved, keeper: keeper}
+	requests, err := leases.Resolve()
+	if err != nil {
+		return nil, err
+	}
+	c := &Coordinator{store: store, name: name, opts: resolved, keeper: keeper, createTimeout: requests.RequestTimeout}
 	c.status = Status{Name: name, Replica: resolved.Replica, Since: time.Now()}
 	return c, nil
 }
@@ -175,8 +181,7 @@ func (c *Coordinator) acquire(ctx context.Context) (lease.Granted, error) {
 			LeaseSpec: runstore.LeaseSpec{Owner: c.opts.Replica, Reactor: c.opts.Reactor, MaxStall: c.opts.MaxStall},
 		})
 		if errors.Is(err, runstore.ErrNotFound) {
-			_, err = c.store.CreateRun(ctx, runstore.RunSpec{ID: c.name, Unlisted: true})
-			if err == nil {
+			if err = c.create(ctx); err == nil {
 				continue
 			}
 		}
@@ -192,6 +197,14 @@ func (c *Coordinator) acquire(ctx context.Context) (lease.Granted, error) {
 			return granted, context.Cause(ctx)
 		}
 	}
+}
+
+// create creates the run, within the time that the keeper leaves to a request for the lease.
+func (c *Coordinator) create(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.createTimeout)
+	defer cancel()
+	_, err := c.store.CreateRun(ctx, runstore.RunSpec{ID: c.name, Unlisted: true})
+	return err
 }
 
 // termEnd is how a term has ended.

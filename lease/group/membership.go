@@ -29,15 +29,16 @@ type MemberSpec struct {
 // Membership is a member's own view of its membership while the work runs. It is safe for concurrent
 // use.
 type Membership struct {
-	group  *Group
-	name   string
-	held   *lease.Held
-	ctx    context.Context // ends with the membership
-	poller *poller
+	group   *Group
+	name    string
+	held    *lease.Held
+	ctx     context.Context // that of the work
+	holding context.Context // ends when the lease is lost or the work has returned
+	poller  *poller
 
-	mu     sync.Mutex // held during writes of the record
-	record memberRecord
-	shards atomic.Pointer[shardSet] // of the call of Shards, if any
+	writing chan struct{} // a slot, held during writes of the record
+	record  memberRecord
+	shards  atomic.Pointer[shardSet] // of the call of Shards, if any
 }
 
 // Join joins the group and runs work as a member; it leaves the group when work has returned.
@@ -85,7 +86,7 @@ func (g *Group) Join(ctx context.Context, spec MemberSpec, work func(ctx context
 			return context.Cause(workCtx)
 		}
 		g.announce(workCtx)
-		m := &Membership{group: g, name: spec.Name, held: h, ctx: workCtx, record: record}
+		m := &Membership{group: g, name: spec.Name, held: h, ctx: workCtx, holding: held, writing: make(chan struct{}, 1), record: record}
 		maintained, stop := context.WithCancel(workCtx)
 		m.poller = g.newPoller(maintained)
 		var maintenance sync.WaitGroup
@@ -199,22 +200,34 @@ func (m *Membership) Fence() runstore.Fence { return m.held.Fence() }
 func (m *Membership) Trusted() (until time.Time, ok bool) { return m.held.Trusted() }
 
 // SetAttributes replaces the member's attributes, up to [MaxAttributes] bytes. A write whose reply is
-// lost is repeated under its id until ctx ends. The errors are those of runstore.RunStore.Commit:
-// ErrFenced if the membership is over.
+// lost is repeated under its id until ctx or the membership ends. The errors are those of
+// runstore.RunStore.Commit: ErrFenced if the membership is over.
 func (m *Membership) SetAttributes(ctx context.Context, attributes []byte) error {
 	if err := tooLargeIf(len(attributes) > MaxAttributes, "attributes", "%d bytes, the limit is %d", len(attributes), MaxAttributes); err != nil {
 		return err
 	}
+	var cancel context.CancelFunc
+	if m.holding.Err() == nil {
+		ctx, cancel = mergeContexts(ctx, m.holding)
+	} else { // one attempt, which the store refuses
+		ctx, cancel = m.group.attempt(ctx)
+	}
+	defer cancel()
 	return m.update(ctx, func(r *memberRecord) { r.Attributes = slices.Clone(attributes) })
 }
 
 // update changes the member's record. A change of unknown outcome is part of the next one.
 func (m *Membership) update(ctx context.Context, change func(*memberRecord)) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+	run := m.held.Fence().Run()
+	select {
+	case m.writing <- struct{}{}:
+	case <-ctx.Done(): // another write hangs
+		return &runstore.OpError{Op: "commit", Run: run, Err: runstore.ErrUnavailable, Cause: ctx.Err()}
+	}
+	defer func() { <-m.writing }()
 	changed := m.record
 	change(&changed)
-	b := runstore.NewBatch(m.held.Fence().Run(), m.held.Fence())
+	b := runstore.NewBatch(run, m.held.Fence())
 	m.group.put(&b.Writes, changed)
 	_, err := m.group.commit(ctx, b)
 	if runstore.OutcomeOf(err) != runstore.NotApplied {

@@ -123,7 +123,7 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 		return apierrors.NewAlreadyExists(schema.GroupResource{Group: "tapestore", Resource: "runs"}, string(l.run))
 	}
 	l.fence = created.Lease.Fence()
-	return nil
+	return l.renewIfReplayed(ctx, created.Committed, record, writes)
 }
 
 // Update implements resourcelock.Interface. It renews the lease if this contender has it, and
@@ -158,7 +158,16 @@ func (l *Lock) acquireLease(ctx context.Context, record resourcelock.LeaderElect
 		return fmt.Errorf("%w: the lease was granted by an earlier attempt, and has ended", runstore.ErrFenced)
 	}
 	l.fence = granted.Fence()
-	return nil
+	return l.renewIfReplayed(ctx, granted.Committed, record, writes)
+}
+
+// renewIfReplayed renews a grant that an earlier attempt made. It is as old as that attempt, may have
+// expired, and came with the record of that attempt.
+func (l *Lock) renewIfReplayed(ctx context.Context, committed runstore.Committed, record resourcelock.LeaderElectionRecord, writes runstore.Writes) error {
+	if !committed.Replayed {
+		return nil
+	}
+	return l.renewLease(ctx, record, writes)
 }
 
 // renewLease renews without a request id: a repeat carries later times in its record and renews again,

@@ -43,7 +43,7 @@ export function breakDialog(run, ref, about) {
       document.querySelector(".view .cards")?.before(h("p", { class: "problem good done" }, message));
     } catch (error) {
       fill(trouble, h("p", { class: "problem bad" }, error.message));
-      submit.disabled = error.kind === "moved" || error.kind === "free"; // this dialog is about a grant that has ended
+      submit.disabled = ["moved", "free", "incomplete"].includes(error.kind); // this dialog is about a grant that has ended
     }
   }
 
