@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/alloydbconn"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
@@ -58,6 +60,14 @@ func ConnectorsClosed(s *ReadPoolStore) bool {
 		}
 	}
 	return true
+}
+
+// ErrBehind is the error of a read from a node that is further behind than the bound, or may be.
+var ErrBehind = errBehind
+
+// ReadFrom calls read with a connection of pool, if that node is surely at most bound behind.
+func ReadFrom(ctx context.Context, pool *pgxpool.Pool, bound time.Duration, read func(context.Context, *pgx.Conn) error) error {
+	return (&readPool{pool: pool, logger: slog.New(slog.DiscardHandler)}).read(ctx, bound, read)
 }
 
 // ReadPoolPauses is a read pool of which only the pauses after failures are used.

@@ -8,6 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
 )
@@ -92,6 +96,36 @@ func TestPausesOfAFailingReadPool(t *testing.T) {
 			p.Recovered()
 		}
 	})
+}
+
+// TestNodeOfUnknownLagIsNotRead checks that a node that cannot tell how far it is behind is not read
+// at any bound. The node is a primary that takes itself for a standby: it has replayed
+// nothing and receives nothing.
+func TestNodeOfUnknownLagIsNotRead(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), engines.NewPostgresDatabase(t, standIn(t).Postgres()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	read := func() error {
+		return alloydb.ReadFrom(t.Context(), pool, runstore.MaxTTL, func(context.Context, *pgx.Conn) error { return nil })
+	}
+	if err := read(); err != nil {
+		t.Errorf("a primary: got %v, want that it is read", err)
+	}
+	for _, sql := range []string{
+		"CREATE FUNCTION public.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'",
+		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$",
+	} {
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool.Reset() // the setting is for new connections
+	if err := read(); !errors.Is(err, alloydb.ErrBehind) {
+		t.Errorf("a node of unknown lag: got %v, want that it counts as behind", err)
+	}
 }
 
 func TestStaleReadErrors(t *testing.T) {

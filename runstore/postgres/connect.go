@@ -151,7 +151,8 @@ var errNotMigrated = errors.New("postgres: the schema is of another version")
 // checkConn checks a new connection before it is used. It raises the epoch if the server is another
 // incarnation than the one that the epoch belongs to, and makes sure that the server has a commit
 // on disk when it acknowledges it. A failover breaks all connections, so no statement runs on a
-// promoted server before this check.
+// promoted server before this check. Behind a proxy that keeps them, the guard of each write sees
+// the other server (incarnation.go).
 func (e *engine) checkConn(ctx context.Context, conn *pgx.Conn) error {
 	var at, known incarnation
 	var standby, asynchronous bool
@@ -163,9 +164,13 @@ func (e *engine) checkConn(ctx context.Context, conn *pgx.Conn) error {
 		at = incarnation{}
 		err := conn.QueryRow(ctx, e.sql(sqlSessionCheck), onceOnly(conn)).Scan(
 			&standby, &at.cluster, &at.timeline, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
-		if incarnationHidden(err) {
+		hidden := incarnationHidden(err)
+		if hidden {
 			err = conn.QueryRow(ctx, e.sql(sqlSessionCheckHidden), onceOnly(conn)).Scan(
 				&standby, &known.cluster, &known.timeline, &asynchronous, &isolation, &epoch, &base, &version)
+		}
+		if err == nil {
+			e.hidden.Store(hidden)
 		}
 		if err == nil && standby {
 			err = errStandby

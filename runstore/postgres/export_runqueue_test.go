@@ -28,7 +28,11 @@ const (
 
 // NewRequest returns a request that appends events.
 func NewRequest(ctx context.Context, id runstore.RunID, place order, events ...runstore.NewEvent) *Request {
-	w := runstore.Writes{Events: events}
+	return NewWriteRequest(ctx, id, place, runstore.Writes{Events: events})
+}
+
+// NewWriteRequest returns a request that makes writes.
+func NewWriteRequest(ctx context.Context, id runstore.RunID, place order, w runstore.Writes) *Request {
 	return &request{ctx: ctx, run: id, order: place, write: newWrite(opCommit, id, w), size: sizeOf(w)}
 }
 
@@ -39,6 +43,9 @@ func (r *request) Events() (events []runstore.NewEvent) {
 	}
 	return events
 }
+
+// Values returns the values of the records that a request puts.
+func (r *request) Values() [][]byte { return r.write.values }
 
 // Place returns a request's position within a shared round trip.
 func (r *request) Place() order { return r.order }

@@ -116,6 +116,10 @@ func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, reques
 		runs[i], ids[i] = []byte(r.run), r.resultKey
 		r.sent = e.clock.Read()
 	}
+	guarded := e.guarded()
+	if guarded {
+		batch.Queue(e.sql(sqlIncarnationGuard))
+	}
 	batch.Queue(e.sql(sqlMultiLock), runs, ids, rules.MultiCommitID(batches))
 	for i, r := range requests {
 		batch.Queue(e.sql(sqlWriteDemand), r.write.args(r.nonce, int64(i)<<10)...)
@@ -127,13 +131,18 @@ func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, reques
 	}
 	err = acknowledged(conn.Conn(), func() error {
 		results := conn.SendBatch(ctx, &batch)
-		done, err = readAll(results, batches, requests)
+		if guarded {
+			_, err = results.Exec()
+		}
+		if err == nil {
+			done, err = readAll(results, batches, requests)
+		}
 		if closed := results.Close(); err == nil || !outcome.Definite(err) {
 			err = errors.Join(err, closed)
 		} // otherwise Close reports the server's error for the same refusal
 		return err
 	})
-	return done, err
+	return done, e.recheck(ctx, conn.Conn(), err)
 }
 
 // readAll reads the results of the lock and of every batch. If a batch is refused, the error is

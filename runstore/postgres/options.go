@@ -18,7 +18,8 @@ type Options struct {
 	NoMigrate bool
 	// Pooled adapts to a proxy that may run each transaction in another session (PgBouncer in
 	// transaction mode, AlloyDB's managed pooling): no session settings, no prepared statements, no
-	// LISTEN.
+	// LISTEN. Every write checks that the server is the one that the epoch belongs to, because the
+	// proxy keeps its clients' connections through a failover.
 	Pooled bool
 	// RetryTimeout is how long an operation retries while the server is unreachable or rejects it
 	// temporarily (a restart, a failover, a deadlock): 30 seconds by default. The caller's context

@@ -91,6 +91,9 @@ func TestRaiseOverLostTimelines(t *testing.T) {
 	if base := get[int64](t, conn, `SELECT position_base FROM tapestore.store`); base < 1<<45+3*300*50_000<<14 {
 		t.Errorf("positions go on at %d, want three raises above %d", base, int64(1)<<45)
 	}
+	if epoch := get[int64](t, conn, `SELECT epoch FROM tapestore.store`); epoch != 3 {
+		t.Errorf("got epoch %d, want 3: timelines 2 and 3 may have had an epoch each", epoch)
+	}
 }
 
 // The positions of purged events are not given out again.

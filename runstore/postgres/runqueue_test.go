@@ -187,10 +187,13 @@ func TestRunQueuesAreIndependent(t *testing.T) {
 		<-s.sent // while none is answered
 	}
 	data := []byte("as given")
-	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend, runstore.NewEvent{Data: data}))
+	w := runstore.Writes{Events: []runstore.NewEvent{{Data: data}}}
+	w.Put("record", data)
+	s.send(t, postgres.NewWriteRequest(t.Context(), "run", postgres.OrderExtend, w))
 	copy(data, "reused!!")
 	s.end()
-	if got := string((<-s.sent)[0].Events()[0].Data); got != "as given" {
-		t.Errorf("sent %q, want what was given", got)
+	r := (<-s.sent)[0]
+	if event, value := string(r.Events()[0].Data), string(r.Values()[0]); event != "as given" || value != "as given" {
+		t.Errorf("sent the event %q and the value %q, want what was given", event, value)
 	}
 }

@@ -151,13 +151,15 @@ func (e *engine) roundTrip(ctx context.Context, all []*statement) ([]writeResult
 	}
 	answers := make([]writeResult, len(all))
 	err = acknowledged(conn.Conn(), func() error {
-		if len(all) > 1 {
+		for _, st := range all {
+			if st.onConn != nil {
+				st.onConn()
+			}
+		}
+		if len(all) > 1 || e.guarded() {
 			return e.sendBatch(ctx, conn.Conn(), all, answers)
 		}
 		st := all[0]
-		if st.onConn != nil {
-			st.onConn()
-		}
 		rows, err := conn.Query(ctx, e.sql(st.sql), st.args...)
 		if err != nil {
 			return err
@@ -166,16 +168,26 @@ func (e *engine) roundTrip(ctx context.Context, all []*statement) ([]writeResult
 		rows.Close()
 		return errors.Join(rows.Err(), err)
 	})
-	return answers, err
+	return answers, e.recheck(ctx, conn.Conn(), err)
 }
 
-// sendBatch runs several statements in one round trip. They are one transaction.
+// sendBatch runs statements in one round trip, after the guard if there is one. They are one
+// transaction.
 func (e *engine) sendBatch(ctx context.Context, conn *pgx.Conn, all []*statement, answers []writeResult) error {
 	var batch pgx.Batch
+	guarded := e.guarded()
+	if guarded {
+		batch.Queue(e.sql(sqlIncarnationGuard))
+	}
 	for _, st := range all {
 		batch.Queue(e.sql(st.sql), st.args...)
 	}
 	results := conn.SendBatch(ctx, &batch)
+	if guarded {
+		if _, err := results.Exec(); err != nil {
+			return errors.Join(err, results.Close())
+		}
+	}
 	for i, st := range all {
 		rows, err := results.Query()
 		if err == nil {

@@ -163,6 +163,8 @@ func TestGivenUpWriteComesLate(t *testing.T) {
 				t.Fatalf("got %v, want ErrUnavailable", err)
 			}
 			conn := connect(t, address)
+			// A further write of the run is given up; the first one stays so.
+			exec(t, conn, `SELECT tapestore.settle('run', 4711, NULL, 0, 0::smallint)`)
 			before := stored(t, conn)
 			late := w.sent()[0]
 			exec(t, conn, late.sql, late.args...)
@@ -174,6 +176,31 @@ func TestGivenUpWriteComesLate(t *testing.T) {
 				t.Error("the same write under another nonce changed nothing: something else than the nonce had refused it")
 			}
 		})
+	}
+}
+
+// TestLostAppendBehindManyEvents checks that the search for an append whose reply was lost passes
+// the events that other writers have appended since.
+func TestLostAppendBehindManyEvents(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	other := open(t, address)
+	i := &interloper{wire: &wire{}, before: ".settle("}
+	i.do = func() {
+		for range 2 {
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			for range 600 {
+				b.Append("test", nil)
+			}
+			commit(t, other, b)
+		}
+	}
+	s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
+	lease := hold(t, s, "run")
+	i.lose(loseReply, "")
+	commit(t, s, appending(lease, "lost"))
+	if n := get[int](t, connect(t, address), `SELECT count(*) FROM tapestore.events WHERE data = 'lost'`); n != 1 {
+		t.Errorf("the event is in the journal %d times, want once", n)
 	}
 }
 

@@ -28,6 +28,7 @@ var (
 	sqlFenceLimitIdle      = sqlFiles.Statement("fence_limit_idle")
 	sqlFenceLock           = sqlFiles.Statement("fence_lock")
 	sqlHistory             = sqlFiles.Statement("history")
+	sqlIncarnationGuard    = sqlFiles.Statement("incarnation_guard")
 	sqlIncarnationRead     = sqlFiles.Statement("incarnation_read")
 	sqlIndexPage           = sqlFiles.Statement("index_page")
 	sqlIndexPageBack       = sqlFiles.Statement("index_page_back")

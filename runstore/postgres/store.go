@@ -60,6 +60,7 @@ type engine struct {
 	hints     hintCache
 	sqlCache  sync.Map // statements rewritten for Options.Schema, by their original text
 
+	hidden      atomic.Bool   // whether the server hides its incarnation from this role
 	migrated    atomic.Bool   // whether the schema is known to have this program's version
 	collectRows atomic.Int32  // how many rows the next step of collecting deletes
 	closed      chan struct{} // closed when Close begins

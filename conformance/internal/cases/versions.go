@@ -190,7 +190,11 @@ func madeAnew(t harness.T, e *harness.Env) {
 	}
 	// Neither a record that is deleted at a lower version nor another change in the same batch lowers the next one.
 	kit.Remove(t, other, "run", "low", low)
-	last = kit.Put(t, e.Store, "run", "low", 0, "made")
+	low = kit.Put(t, e.Store, "run", "low", 0, "made")
+	if low <= last {
+		t.Fatalf("the record made anew is at version %d, a deleted one reached %d", low, last)
+	}
+	last = low
 	b := runstore.NewBatch("run", runstore.AtVersion("low", last))
 	b.Delete("low")
 	status := runstore.Status(7)
