@@ -148,6 +148,16 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		waitAlongside := s.writeAlongside(ctx, e)
 		swapped, ambiguous, err := s.swap(ctx, r, e, t, ticket)
 		entryErr := waitAlongside()
+		if errors.Is(err, runstore.ErrLeaseExpired) {
+			// The change was not sent, because the lease has ended by the head that it was decided on. Another
+			// handle may have renewed the lease since.
+			s.garbage.deleteOrphans(e.orphans()...)
+			r.forget()
+			if fresh = false; t.Left() < 0 {
+				return nil, outcome.Unavailable(errBusy)
+			}
+			continue
+		}
 		if err != nil {
 			r.forget()
 			return nil, err

@@ -304,6 +304,7 @@ func TestVersionsGrowWhereColdRowsAreMissing(t *testing.T) {
 	s, tbl := openBare(t, table, cool), raw(t, table)
 	hold(t, s, "run")
 	all := kept{}
+	edit(t, s, all, "b/before", "more") // the first record to be changed is the last of a move
 	for i := range 5 {
 		edit(t, s, all, "a/00000", fmt.Sprint("version ", i+1))
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -76,6 +77,29 @@ func TestTooManyRecords(t *testing.T) {
 		if err = another(n); err != nil {
 			t.Errorf("change %d made no room: %v", n, err)
 		}
+	}
+}
+
+// TestRecordsThatAreNotRemembered checks that a handle that has created a run, and put more records into its row
+// than the handle remembers, does not take the records for absent.
+func TestRecordsThatAreNotRemembered(t *testing.T) {
+	t.Parallel()
+	const most = 4096 // records that a handle remembers
+	// A move in the background, which openBare refuses, would drop what the handle remembers.
+	s := openBare(t, newTable(t), func(o *bigtable.Options) { bigtable.MoveAbove(o, 1<<30) })
+	hold(t, s, "run")
+	for stored := 0; stored <= most; {
+		b := signal("run", "many")
+		for range 256 {
+			b.Put(runstore.RecordKey(fmt.Sprint(stored)), nil, waiting)
+			stored++
+		}
+		commit(t, s, b)
+	}
+	b := runstore.NewBatch("run", runstore.AtVersion("0", 0))
+	b.Append("test", []byte("unless the record exists"))
+	if _, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrConflict) {
+		t.Errorf("a commit that requires the absence of a record that exists: got %v, want ErrConflict", err)
 	}
 }
 
@@ -216,24 +240,39 @@ func TestRoomIsKeptForTwoRecords(t *testing.T) {
 	}
 }
 
+// strictWrites append one event under a strict lease.
+var strictWrites = map[string]func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error{
+	"commit": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+		_, err := s.Commit(ctx, appending(l, "late"))
+		return err
+	},
+	"handoff": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+		req := runstore.AcquireRequest{
+			Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "successor", TTL: runstore.MaxTTL}, Guards: []runstore.Guard{l.Fence()},
+		}
+		req.Writes.Append("test", []byte("late"))
+		_, err := s.AcquireLease(ctx, req)
+		return err
+	},
+	"renewal": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+		req := runstore.RenewRequest{ID: "renewal", Fence: l.Fence(), TTL: runstore.MaxTTL}
+		req.Writes.Append("test", []byte("late"))
+		_, err := s.RenewLease(ctx, req)
+		return err
+	},
+	"release": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+		req := runstore.ReleaseRequest{Fence: l.Fence()}
+		req.Writes.Append("test", []byte("late"))
+		_, err := s.ReleaseLease(ctx, req)
+		return err
+	},
+}
+
 // Under a strict lease a write is not repeated past its end. Whether a copy may still be
 // under way is not known then; one that was never sent is surely not applied.
 func TestStrictWriteEndsWithItsLease(t *testing.T) {
 	t.Parallel()
-	for what, write := range map[string]func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error{
-		"commit": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
-			_, err := s.Commit(ctx, appending(l, "late"))
-			return err
-		},
-		"handoff": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
-			req := runstore.AcquireRequest{
-				Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "successor", TTL: runstore.MaxTTL}, Guards: []runstore.Guard{l.Fence()},
-			}
-			req.Writes.Append("test", []byte("late"))
-			_, err := s.AcquireLease(ctx, req)
-			return err
-		},
-	} {
+	for what, write := range strictWrites {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			strictWriteEnds(t, write)
@@ -360,6 +399,34 @@ func TestCreationOfAnEpochBefore(t *testing.T) {
 	lease, err := s.AcquireLease(t.Context(), req)
 	if err != nil || lease.Token <= epoch.Floor() {
 		t.Errorf("got token %v, %v, want one of epoch %d, for the grant of the one before is over", lease.Token, err, epoch)
+	}
+}
+
+// TestCreationDuringARaise checks that runs that are created while a raise visits the runs get tokens of the new
+// epoch: a raise need not visit them.
+func TestCreationDuringARaise(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, other := openBare(t, table), openBare(t, table)
+	hold(t, s, "run")
+	held := server(t).Hold(1, func(c bigtableemulator.Call) bool {
+		return served(table, swaps)(c) && string(c.Row) == bigtable.RunKey("run")
+	})
+	raised := make(chan error, 1)
+	go func() {
+		_, err := s.RaiseEpoch(t.Context(), "test")
+		raised <- err
+	}()
+	met(t, held, 1)
+	for i := range 64 { // each reads one of the copies of the epochs, chosen at random
+		id := runstore.RunID(fmt.Sprint("created meanwhile ", i))
+		if lease := hold(t, other, id); lease.Token <= runstore.Epoch(1).Floor() {
+			t.Errorf("%s: got token %d, want one above %d, that of the epoch which has begun", id, lease.Token, runstore.Epoch(1).Floor())
+		}
+	}
+	held.Stop()
+	if err := <-raised; err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -1,6 +1,10 @@
 package bigtable
 
-import "time"
+import (
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+)
 
 // Why an operation failed, where its kind does not say.
 var (
@@ -15,3 +19,6 @@ func BoundScans(s *Store, d time.Duration) (before time.Duration) {
 	before, s.engine.maxScanTime = s.engine.maxScanTime, d
 	return before
 }
+
+// AsUnavailable converts the error of a request that precedes a caller's write.
+func AsUnavailable(id runstore.RunID, err error) error { return asUnavailable(id, err) }

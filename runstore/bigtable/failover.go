@@ -112,7 +112,8 @@ func (e *edit) startIn(now *epoch) {
 }
 
 // raiseRun raises a run to an epoch: it ends the grant of an earlier epoch, and gives all cells the new
-// stamp. The caller holds the run's lock.
+// stamp. The caller holds the run's lock. No caller's batch is part of it, so the error is never
+// ErrUnknownOutcome.
 func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outcome.Backoff) error {
 	found, err := s.readRun(ctx, r.id,
 		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), moveListFilter())
@@ -160,7 +161,7 @@ func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outc
 	}
 	if err != nil || !swapped { // the caller reads the row again: a copy of the change may have been applied
 		r.forget()
-		return err
+		return asUnavailable(r.id, err)
 	}
 	s.noteApplied(r, e)
 	r.forget()

@@ -282,12 +282,15 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 	return true, nil
 }
 
-// asUnavailable converts the error of a move, whose outcome may be unknown, to one which says that
-// nothing of the caller's operation was applied.
+// asUnavailable converts the error of a change that precedes a caller's write (a move, a seal, the raise of
+// a run), whose outcome may be unknown, to one which says that nothing of the caller's operation was applied.
 func asUnavailable(id runstore.RunID, err error) error {
 	var op *runstore.OpError
-	if err == nil || outcome.Definite(err) || !errors.As(outcome.Wrap("move records", id, err), &op) {
+	if err == nil || outcome.Definite(err) || !errors.As(outcome.Wrap("prepare the run", id, err), &op) {
 		return err
+	}
+	if op.Cause == nil { // err is not classified
+		op.Cause = err
 	}
 	return outcome.Unavailable(op.Cause)
 }

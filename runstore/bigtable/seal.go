@@ -165,7 +165,8 @@ func (s *engine) prepareSeal(ctx context.Context, id runstore.RunID) error {
 	return s.deleteDead(ctx, when, dead)
 }
 
-// sealNow seals the events of a row that has no room for another one. The caller holds the run's lock.
+// sealNow seals the events of a row that has no room for another one. The caller holds the run's lock. No
+// caller's batch is part of a seal, so the error is never ErrUnknownOutcome.
 func (s *engine) sealNow(ctx context.Context, r *cachedRun, t *outcome.Backoff) error {
 	p, err := s.copySegments(ctx, r.id, segmentSize)
 	if err != nil {
@@ -183,7 +184,7 @@ func (s *engine) sealNow(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 	swapped, _, err := s.swap(ctx, r, e, t, nil)
 	if err != nil || !swapped { // the caller reads the row again: a copy of the change may have been applied
 		r.forget()
-		return err
+		return asUnavailable(r.id, err)
 	}
 	s.noteApplied(r, e)
 	return nil

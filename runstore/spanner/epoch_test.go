@@ -1,6 +1,7 @@
 package spanner_test
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/spanner"
 )
 
 // TestRaiseDuringAnother checks that a handle that has ended the grants of earlier epochs does not
@@ -47,5 +49,27 @@ func TestRaiseDuringAnother(t *testing.T) {
 	open(t, p)
 	if run, err := s.GetRun(t.Context(), "run"); err != nil || run.Holder.Token != 0 {
 		t.Errorf("after the next handle was opened: got %+v, %v, want a free lease", run, err)
+	}
+}
+
+// TestEpochInEveryShard checks that the grants of runs in all shards are of the epoch.
+func TestEpochInEveryShard(t *testing.T) {
+	t.Parallel()
+	s := open(t, newDatabase(t, fair), patient)
+	epoch, err := s.RaiseEpoch(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted := map[int64]bool{}
+	for i := 0; len(granted) < spanner.Shards; i++ {
+		id := runstore.RunID(fmt.Sprint("run ", i))
+		_, shard := spanner.KeyOf(id)
+		if granted[shard] {
+			continue
+		}
+		granted[shard] = true
+		if lease := hold(t, s, id); lease.Token <= epoch.Floor() {
+			t.Errorf("shard %d: got token %d, want one above %d, that of the epoch", shard, lease.Token, epoch.Floor())
+		}
 	}
 }

@@ -102,3 +102,8 @@ func WindowAt(p runstore.Position) (begin time.Time, rank int64) {
 	window, rank := split(p)
 	return windows{windowBits, maxRank}.begin(window), rank
 }
+
+// LooksBack returns the longest time range in which the end of the feed is looked for.
+func LooksBack() time.Duration {
+	return time.Duration(slices.Max(lookBack)) * time.Second
+}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc"
@@ -213,5 +214,14 @@ func TestStoreBehindTheLastShard(t *testing.T) {
 	_, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: runstore.MaxPosition, Limit: 1})
 	if behind := (*runstore.StoreBehindError)(nil); !errors.As(err, &behind) || behind.Known <= 0 {
 		t.Errorf("got %v, want ErrStoreBehind with the position of the epoch", err)
+	}
+}
+
+// TestFeedLooksBackOverTheStoresLife checks that the end of the feed is found however long no event was
+// written: positions last for 35 years and more.
+func TestFeedLooksBackOverTheStoresLife(t *testing.T) {
+	t.Parallel()
+	if got, want := spanner.LooksBack(), 35*365*24*time.Hour; got < want {
+		t.Errorf("the end of the feed is looked for in the last %v, want at least %v", got, want)
 	}
 }

@@ -212,6 +212,8 @@ func TestPurgeGoesOn(t *testing.T) {
 	feedHas()
 	var again runstore.Lease
 	steps := 0
+	aborted := p.server.Abort(1, commits) // the first step is taken again, and deletes the same rows
+	defer aborted.Stop()
 	for _, one := range l.during(func() { again = holdAnew(t, s, "run") }) {
 		r, ok := one.request.(*spannerpb.CommitRequest)
 		if !ok {
@@ -222,8 +224,8 @@ func TestPurgeGoesOn(t *testing.T) {
 			t.Errorf("a step of %d mutations", n)
 		}
 	}
-	if steps != 2+1 {
-		t.Errorf("%d commits, want two for what the cut has left, and that of the creation", steps)
+	if steps != 1+2+1 || aborted.Count() != 1 {
+		t.Errorf("%d commits, %d of them aborted, want the aborted one, two for what the cut has left, and that of the creation", steps, aborted.Count())
 	}
 	commit(t, s, appending(again, "new"))
 	feedHas("new")

@@ -1,0 +1,133 @@
+package bigtable_test
+
+import (
+	"context"
+	"errors"
+	"path"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc"
+
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+	"github.com/tapestore/tapestore/runstore/serving"
+)
+
+// TestLostReplyBeforeTheWrite checks that a commit is not applied, and returns ErrUnavailable, if the reply is
+// lost to a conditional mutation that precedes it: one that seals the run's journal, or raises the run.
+func TestLostReplyBeforeTheWrite(t *testing.T) {
+	t.Parallel()
+	const events = 4 * 128 // after which a commit seals first
+	for _, tc := range []struct {
+		name    string
+		prepare func(t *testing.T, s *bigtable.Store, table bigtableemulator.TableName)
+	}{
+		{"seal", func(*testing.T, *bigtable.Store, bigtableemulator.TableName) {}},
+		{"raise", func(t *testing.T, s *bigtable.Store, table bigtableemulator.TableName) {
+			seal(t, s, "run") // so that no commit has to
+			refused := server(t).Refuse(0, func(c bigtableemulator.Call) bool {
+				return served(table, swaps)(c) && string(c.Row) == bigtable.RunKey("run")
+			})
+			defer refused.Stop()
+			if err := cutAt(t, refused, func(ctx context.Context) error {
+				_, err := s.RaiseEpoch(ctx, "test")
+				return err
+			}); err == nil {
+				t.Fatal("the raise was finished")
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s := openBare(t, table)
+			lease := hold(t, s, "run")
+			for range 4 {
+				commit(t, s, appending(lease, make([]string, events/4)...))
+			}
+			tc.prepare(t, s, table)
+			lost := server(t).DropReplies(0, served(table, swaps))
+			defer lost.Stop()
+			err := cutAt(t, lost, func(ctx context.Context) error {
+				_, err := s.Commit(ctx, signal("run", "unsent"))
+				return err
+			})
+			lost.Stop()
+			fails(t, err, runstore.ErrUnavailable, context.Canceled, runstore.NotApplied)
+			seqs(t, s, events)
+		})
+	}
+}
+
+// TestUnavailableHasACause checks that the error of a request that precedes a write has a cause, whether or not
+// it was classified.
+func TestUnavailableHasACause(t *testing.T) {
+	t.Parallel()
+	if err := bigtable.AsUnavailable("run", bigtable.ErrLongAgo); !errors.Is(err, runstore.ErrUnavailable) || !errors.Is(err, bigtable.ErrLongAgo) {
+		t.Errorf("got %v, want ErrUnavailable because of %v", err, bigtable.ErrLongAgo)
+	}
+}
+
+// TestRenewedLeaseIsLive checks that a handle that knows a strict lease only as it was before a renewal by
+// another handle does not report its expiry: the lease was renewed before the handle asked for the time, or
+// meanwhile. The first reply with the time is changed to the last moment before the former expiry, so the former
+// lease has ended when the write is sent.
+func TestRenewedLeaseIsLive(t *testing.T) {
+	t.Parallel()
+	for what, write := range strictWrites {
+		for _, meanwhile := range []bool{false, true} {
+			t.Run(what+map[bool]string{false: ", renewed before", true: ", renewed meanwhile"}[meanwhile], func(t *testing.T) {
+				t.Parallel()
+				table := newTable(t)
+				var former time.Time // the expiry, while the next reply with the time is changed
+				renew := func() {}
+				s := openBare(t, table, func(o *bigtable.Options) {
+					o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
+						func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+							err := invoke(ctx, method, req, reply, cc, opts...)
+							if path.Base(method) != clock || serving.Operation(ctx) == "" || former.IsZero() || err != nil {
+								return err
+							}
+							reply.(*bigtablepb.ReadModifyWriteRowResponse).Row.Families[0].Columns[0].Cells[0].TimestampMicros = runstore.Micros(former) - 1
+							former = time.Time{}
+							if meanwhile {
+								renew()
+							}
+							return nil
+						}))
+				})
+				other := openBare(t, table)
+				if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+					t.Fatal(err)
+				}
+				granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+					Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "strict", TTL: time.Minute, Strict: true},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				renew = func() {
+					if _, err := other.RenewLease(t.Context(), runstore.RenewRequest{Fence: granted.Lease.Fence(), TTL: runstore.MaxTTL}); err != nil {
+						t.Error(err)
+					}
+				}
+				if !meanwhile {
+					renew()
+				}
+				former = granted.Lease.ExpiresAt
+				if err := write(t.Context(), s, granted.Lease); err != nil {
+					t.Errorf("a write under a lease that was renewed: %v", err)
+				}
+				if !former.IsZero() {
+					t.Error("the write did not ask for the time")
+				}
+				if events, err := other.ReadJournal(t.Context(), "run", 1, 10); err != nil || len(events) != 1 {
+					t.Errorf("the journal has %d events, %v, want 1", len(events), err)
+				}
+			})
+		}
+	}
+}
