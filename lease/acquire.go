@@ -45,8 +45,8 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // caller chose the id, an earlier process may have sent the first one, so Sent is zero in the result. If a
 // repeat, which the store may have sent, finds that the lease was granted and has been lost since, Acquire
 // continues under a fresh grant id, unless the caller chose the id or the request carries writes or a
-// fence. In those cases the error matches runstore.ErrFenced, or [ErrLost] where the store can tell that
-// the writes were applied with the grant.
+// fence. In those cases the error matches runstore.ErrFenced, or [ErrLost] where the store reports
+// that the writes were applied with the grant.
 //
 // The error matches the store's last answer (runstore.ErrLeaseHeld names the holder) and, if ctx
 // has ended, its cause. If no request got a definite answer, the lease may have been granted; it

@@ -61,11 +61,7 @@ func (t *Tape) MoveCursors(ctx context.Context, m CursorMove) (CursorsMoved, err
 		m.Waiting = func(int) {}
 	}
 	var done CursorsMoved
-	mover, err := t.mover()
-	if err != nil {
-		return done, err
-	}
-	last, all, err := t.lastSeqs(ctx, mover)
+	all, err := t.definingRuns(ctx)
 	if err != nil {
 		return done, err
 	}
@@ -80,6 +76,10 @@ func (t *Tape) MoveCursors(ctx context.Context, m CursorMove) (CursorsMoved, err
 		all = named
 	}
 	if !m.Replay {
+		last, err := t.lastSeqs(ctx)
+		if err != nil {
+			return done, err
+		}
 		if done.Position, err = t.feedEndAfter(ctx, last, m.Waiting); err != nil {
 			return done, err
 		}
@@ -108,6 +108,29 @@ func (t *Tape) MoveCursors(ctx context.Context, m CursorMove) (CursorsMoved, err
 //
 // Errors: runstore.ErrUnsupported if the store is no runstore.Mover; those of the store.
 func (t *Tape) DefinedReactions(ctx context.Context) (ids []string, err error) {
+	runs, err := t.definingRuns(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, run := range runs {
+		rec, found, err := t.readRecord(ctx, run, reactionKey)
+		if err != nil {
+			return nil, err
+		}
+		if !found {
+			continue
+		}
+		r, err := reactionOf(run, rec)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, r.ID)
+	}
+	return ids, nil
+}
+
+// definingRuns returns the runs that may define reactions: those of the first shards.
+func (t *Tape) definingRuns(ctx context.Context) (runs []runstore.RunID, err error) {
 	mover, err := t.mover()
 	if err != nil {
 		return nil, err
@@ -115,25 +138,13 @@ func (t *Tape) DefinedReactions(ctx context.Context) (ids []string, err error) {
 	for after := runstore.RunID(""); ; {
 		page, err := mover.ScanRuns(ctx, after, runstore.MaxPage)
 		if err != nil || len(page) == 0 {
-			return ids, err
+			return runs, err
 		}
 		for _, run := range page {
 			after = run
-			if _, n, shard := cutShard(run); !shard || n != 0 {
-				continue
+			if _, n, shard := cutShard(run); shard && n == 0 {
+				runs = append(runs, run)
 			}
-			rec, found, err := t.readRecord(ctx, run, reactionKey)
-			if err != nil {
-				return nil, err
-			}
-			if !found {
-				continue
-			}
-			r, err := reactionOf(run, rec)
-			if err != nil {
-				return nil, err
-			}
-			ids = append(ids, r.ID)
 		}
 	}
 }
@@ -146,23 +157,23 @@ func (t *Tape) mover() (runstore.Mover, error) {
 	return mover, nil
 }
 
-// lastSeqs returns the seq of the last event of each run that has one, and the runs that define
-// reactions.
-func (t *Tape) lastSeqs(ctx context.Context, mover runstore.Mover) (last map[runstore.RunID]runstore.Seq, defining []runstore.RunID, err error) {
-	last = map[runstore.RunID]runstore.Seq{}
+// lastSeqs returns the seq of the last event of each run that has one.
+func (t *Tape) lastSeqs(ctx context.Context) (map[runstore.RunID]runstore.Seq, error) {
+	mover, err := t.mover()
+	if err != nil {
+		return nil, err
+	}
+	last := map[runstore.RunID]runstore.Seq{}
 	var mu sync.Mutex // guards last
 	for after := runstore.RunID(""); ; {
 		page, err := mover.ScanRuns(ctx, after, runstore.MaxPage)
 		if err != nil || len(page) == 0 {
-			return last, defining, err
+			return last, err
 		}
 		after = page[len(page)-1]
 		reads, ctx := errgroup.WithContext(ctx)
 		reads.SetLimit(8)
 		for _, id := range page {
-			if _, n, shard := cutShard(id); shard && n == 0 {
-				defining = append(defining, id)
-			}
 			reads.Go(func() error {
 				head, err := t.store.GetRun(ctx, id)
 				if errors.Is(err, runstore.ErrNotFound) || err == nil && head.LastSeq == 0 {
@@ -175,7 +186,7 @@ func (t *Tape) lastSeqs(ctx context.Context, mover runstore.Mover) (last map[run
 			})
 		}
 		if err := reads.Wait(); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
 }

@@ -9,10 +9,11 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// lateFeed is a store whose feed shows only its first event until shown is set.
+// lateFeed is a store whose feed shows only its first event until shown is set. If down is set, it refuses
+// commits that release a lease.
 type lateFeed struct {
 	runstore.RunStore
-	shown bool
+	shown, down bool
 }
 
 func (s *lateFeed) Unwrap() runstore.RunStore { return s.RunStore }
@@ -27,6 +28,13 @@ func (s *lateFeed) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runsto
 	default:
 		return page[:1], err
 	}
+}
+
+func (s *lateFeed) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if s.down && b.Release {
+		return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrUnavailable}
+	}
+	return s.RunStore.Commit(ctx, b)
 }
 
 // TestMoveCursors checks that all cursors are at the end of the feed afterwards: of open shards, of
@@ -100,6 +108,16 @@ func TestMoveCursors(t *testing.T) {
 	}
 	check(open.Reaction, 0, 0)
 	check(never, end, 0)
+
+	late.down = true
+	if done, err := move(tape.CursorMove{Replay: true}); !errors.Is(err, runstore.ErrUnavailable) || done.Shards != 0 {
+		t.Errorf("MoveCursors whose commit is not applied = %+v, %v", done, err)
+	}
+	late.down = false
+	if _, err := move(tape.CursorMove{Replay: true}); err != nil { // it has released the lease that it had
+		t.Errorf("MoveCursors that is repeated: %v", err)
+	}
+	check(never, 0, 0)
 
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")

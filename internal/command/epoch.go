@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -82,26 +81,18 @@ worst begins one epoch more.`,
 }
 
 // on opens the store, at a URL that open has changed to create nothing, and calls do.
-func (e *epochs) on(cmd *cobra.Command, open func(string) string, do func(context.Context, runstore.EpochManager) error) (err error) {
-	ctx, stop := interruptible(cmd)
-	defer stop()
+func (e *epochs) on(cmd *cobra.Command, open func(string) string, do func(context.Context, runstore.EpochManager) error) error {
 	if e.format != "table" && e.format != "json" {
 		return fmt.Errorf("--format is %q; it is table or json", e.format)
 	}
-	address, err := givenStore(e.url, os.LookupEnv)
-	if err != nil {
-		return err
-	}
-	if e.store, err = runstore.Open(ctx, open(address)); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.store.Close()) }()
-	epocher, ok := runstore.As[runstore.EpochManager](e.store)
-	if !ok {
-		return fmt.Errorf("%s has no epochs: its adapter does not implement runstore.EpochManager", shownURL(address))
-	}
-	e.url, e.out = address, cmd.OutOrStdout()
-	return do(ctx, epocher)
+	return onStore(cmd, e.url, open, func(ctx context.Context, store runstore.RunStore, address string) error {
+		epocher, ok := runstore.As[runstore.EpochManager](store)
+		if !ok {
+			return fmt.Errorf("%s has no epochs: its adapter does not implement runstore.EpochManager", shownURL(address))
+		}
+		e.store, e.url, e.out = store, address, cmd.OutOrStdout()
+		return do(ctx, epocher)
+	})
 }
 
 func (e *epochs) list(ctx context.Context, epocher runstore.EpochManager) error {

@@ -1,9 +1,8 @@
 package command
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -22,29 +21,20 @@ leaves such rows; on another engine the command says so and changes nothing. It 
 store, beside any other work, and may be interrupted and repeated.`,
 		Example: `  tapestore gc --store bigtable://project/instance/table`,
 		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			ctx, stop := interruptible(cmd)
-			defer stop()
-			address, err := givenStore(url, os.LookupEnv)
-			if err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return onStore(cmd, url, existing, func(ctx context.Context, store runstore.RunStore, address string) error {
+				collector, ok := runstore.As[runstore.GarbageCollector](store)
+				if !ok {
+					_, err := fmt.Fprintf(cmd.OutOrStdout(), "crashes leave nothing in %s\n", shownURL(address))
+					return err
+				}
+				deleted, err := collector.CollectGarbage(ctx)
+				if err != nil {
+					return fmt.Errorf("%d rows were deleted before it failed; repeat the command: %w", deleted, err)
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d rows deleted\n", deleted)
 				return err
-			}
-			store, err := runstore.Open(ctx, existing(address))
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, store.Close()) }()
-			collector, ok := runstore.As[runstore.GarbageCollector](store)
-			if !ok {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "crashes leave nothing in %s\n", shownURL(address))
-				return err
-			}
-			deleted, err := collector.CollectGarbage(ctx)
-			if err != nil {
-				return fmt.Errorf("%d rows were deleted before it failed; repeat the command: %w", deleted, err)
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d rows deleted\n", deleted)
-			return err
+			})
 		},
 	}
 	cmd.Flags().StringVar(&url, "store", "", "store URL ["+storeVariable+"]")

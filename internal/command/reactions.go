@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -62,27 +61,18 @@ handled before.
 }
 
 // moveCursors moves cursors of reactions in the store that a flag or the environment names.
-func moveCursors(cmd *cobra.Command, url string, move tape.CursorMove) (err error) {
-	ctx, stop := interruptible(cmd)
-	defer stop()
-	address, err := givenStore(url, os.LookupEnv)
-	if err != nil {
+func moveCursors(cmd *cobra.Command, url string, move tape.CursorMove) error {
+	return onStore(cmd, url, existing, func(ctx context.Context, store runstore.RunStore, _ string) error {
+		p := newMoveProgress(cmd.ErrOrStderr())
+		move.Waiting = func(runs int) { p.show(fmt.Sprintf("waiting for the feed to show the events of %d runs", runs)) }
+		done, err := tape.New(store, nil).MoveCursors(ctx, move)
+		p.end()
+		if err != nil {
+			return fmt.Errorf("%d reactions were moved before it failed; repeat the command: %w", done.Reactions, err)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "moved %d reactions with %d shards to the position %d\n", done.Reactions, done.Shards, done.Position)
 		return err
-	}
-	store, err := runstore.Open(ctx, existing(address))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	p := newMoveProgress(cmd.ErrOrStderr())
-	move.Waiting = func(runs int) { p.show(fmt.Sprintf("waiting for the feed to show the events of %d runs", runs)) }
-	done, err := tape.New(store, nil).MoveCursors(ctx, move)
-	p.end()
-	if err != nil {
-		return fmt.Errorf("%d reactions were moved before it failed; repeat the command: %w", done.Reactions, err)
-	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "moved %d reactions with %d shards to the position %d\n", done.Reactions, done.Shards, done.Position)
-	return err
+	})
 }
 
 // reactions shows the live reactions and their backlogs.

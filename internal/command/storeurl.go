@@ -1,11 +1,15 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -134,4 +138,21 @@ func hideArguments(message string, given []string) string {
 		}
 	}
 	return message
+}
+
+// onStore opens the store that a flag or the environment names, at the URL that change returns for it,
+// calls do, and closes the store. An interrupt ends the context.
+func onStore(cmd *cobra.Command, url string, change func(string) string, do func(ctx context.Context, store runstore.RunStore, address string) error) (err error) {
+	ctx, stop := interruptible(cmd)
+	defer stop()
+	address, err := givenStore(url, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	store, err := runstore.Open(ctx, change(address))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	return do(ctx, store, address)
 }

@@ -98,7 +98,7 @@ func TestPausesOfAFailingReadPool(t *testing.T) {
 	})
 }
 
-// TestNodeOfUnknownLagIsNotRead checks that a node that cannot tell how far it is behind is not read
+// TestNodeOfUnknownLagIsNotRead checks that a node of which the lag is unknown is not read
 // at any bound. The node is a primary that takes itself for a standby: it has replayed
 // nothing and receives nothing.
 func TestNodeOfUnknownLagIsNotRead(t *testing.T) {
