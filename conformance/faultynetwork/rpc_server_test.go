@@ -175,9 +175,9 @@ func (c client) disconnected() {
 }
 
 // fails fails the test unless the call ends with a code.
-func (c client) fails(ctx context.Context, text string, want codes.Code) {
+func (c client) fails(ctx context.Context, text string, want codes.Code, opts ...grpc.CallOption) {
 	c.t.Helper()
-	if got, err := c.try(ctx, text); status.Code(err) != want {
+	if got, err := c.try(ctx, text, opts...); status.Code(err) != want {
 		c.t.Fatalf("say %q: got %q, %v; want %v", text, got, err, want)
 	}
 }

@@ -60,7 +60,8 @@ func DialOptions() []grpc.DialOption {
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithNoProxy(), // the environment's proxies are not for the loopback
 		grpc.WithConnectParams(grpc.ConnectParams{ // reconnect fast: waiting for a server is the client's decision, not the proxy's
-			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, MaxDelay: 100 * time.Millisecond}, MinConnectTimeout: time.Second,
+			Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.6, MaxDelay: 100 * time.Millisecond},
+			MinConnectTimeout: 20 * time.Second, // gRPC's default: a handshake on a busy machine can take seconds
 		}),
 		grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)),

@@ -253,7 +253,7 @@ func (s *engine) dial(address string) (*grpc.ClientConn, error) {
 	quick.BaseDelay, quick.MaxDelay = 5*time.Millisecond, outcome.MaxPause
 	return grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: quick, MinConnectTimeout: time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: quick, MinConnectTimeout: 20 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(64<<20)),
 	}, s.opts.DialOptions...)...)
 }

@@ -210,7 +210,7 @@ func (s *engine) clientOptions() []option.ClientOption {
 		all = append(all,
 			option.WithEndpoint("passthrough:///"+s.local), option.WithoutAuthentication(), option.WithGRPCConnectionPool(1),
 			option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())),
-			option.WithGRPCDialOption(grpc.WithConnectParams(grpc.ConnectParams{Backoff: quick, MinConnectTimeout: time.Second})))
+			option.WithGRPCDialOption(grpc.WithConnectParams(grpc.ConnectParams{Backoff: quick, MinConnectTimeout: 20 * time.Second})))
 	}
 	for _, d := range s.opts.DialOptions {
 		all = append(all, option.WithGRPCDialOption(d))
