@@ -44,8 +44,8 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // counts from the first of these requests, since any of them may be the one that was applied. If the
 // caller chose the id, an earlier process may have sent the first one, so Sent is zero in the result. If a
 // repeat, which the store may have sent, finds that the lease was granted and has been lost since, Acquire
-// continues under a fresh grant id, unless the caller chose the id or the request carries writes or a
-// fence. In those cases the error matches runstore.ErrFenced, or [ErrLost] where the store reports
+// continues under a fresh grant id, unless the caller chose the id or the request preempts, or carries
+// writes or a fence. In those cases the error matches runstore.ErrFenced, or [ErrLost] where the store reports
 // that the writes were applied with the grant.
 //
 // The error matches the store's last answer (runstore.ErrLeaseHeld names the holder) and, if ctx
@@ -53,7 +53,7 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // then expires unused.
 func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
 	chosen := req.Grant != ""
-	renamable := !chosen && req.Writes.IsZero() && runstore.GuardsOf(req.Guards...).Fence.IsZero()
+	renamable := !chosen && req.Preempt == "" && req.Writes.IsZero() && runstore.GuardsOf(req.Guards...).Fence.IsZero()
 	req, err := k.prepare(req)
 	if err != nil {
 		return Granted{}, err

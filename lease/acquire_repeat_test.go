@@ -13,7 +13,7 @@ import (
 
 // A store may repeat a request whose reply it has lost. If the grant has been ended in between, even the
 // first answer is about a grant that has ended. Acquire continues under a fresh id, unless that would
-// repeat writes, replace the caller's id or pass over a fence.
+// repeat writes, end a later grant, replace the caller's id or pass over a fence.
 func TestAcquireGoesOnWhenTheStoreRepeatedItsRequest(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -25,6 +25,7 @@ func TestAcquireGoesOnWhenTheStoreRepeatedItsRequest(t *testing.T) {
 		{"ended", func(*fixture, *runstore.AcquireRequest) {}, true, nil},
 		{"with the caller's grant id", func(_ *fixture, req *runstore.AcquireRequest) { req.Grant = "mine" }, false, runstore.ErrFenced},
 		{"with writes", func(_ *fixture, req *runstore.AcquireRequest) { req.Writes.Append("granted", nil) }, true, lease.ErrLost},
+		{"with a preemption", func(_ *fixture, req *runstore.AcquireRequest) { req.Preempt = "take over" }, false, runstore.ErrFenced},
 		{"with a fence", func(f *fixture, req *runstore.AcquireRequest) {
 			req.Guards = []runstore.Guard{f.grant(agent).Lease.Fence()}
 		}, false, runstore.ErrFenced},

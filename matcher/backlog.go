@@ -18,12 +18,17 @@ type Backlog struct {
 	Entries, Runs int
 }
 
-// Backlogs returns the backlogs of the live reactions, in the order of their creation. It changes
-// nothing. It reads the cursors, and the feed from the lowest cursor to its present end. A cursor stays
-// behind while the feed has nothing for its shard, so the feed is read even if nothing is left to do.
+// Backlogs returns the backlogs of the live reactions, in the order of their creation, with every entry
+// that was committed before the call. It changes nothing. It waits for the feed as [tape.Tape.FeedEnd]
+// does, and calls waiting likewise. Then it reads the cursors, and the feed from the lowest cursor. A
+// cursor stays behind while the feed has nothing for its shard, so the feed is read even if nothing is left
+// to do.
 //
-// Errors: runstore.ErrStoreBehind if a cursor is after the end of the feed; those of the store.
-func Backlogs(ctx context.Context, t *tape.Tape) ([]Backlog, error) {
+// Errors: runstore.ErrStoreBehind if a cursor is after the end of the feed; those of tape.Tape.FeedEnd.
+func Backlogs(ctx context.Context, t *tape.Tape, waiting func(runs int)) ([]Backlog, error) {
+	if _, err := t.FeedEnd(ctx, waiting); err != nil {
+		return nil, err
+	}
 	type reader struct {
 		*rule
 		cursors []tape.Cursor

@@ -1,6 +1,7 @@
 package matcher_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -20,7 +21,7 @@ func TestBacklogs(t *testing.T) {
 	tp := tape.New(store, nil)
 	want := func(want string) {
 		t.Helper()
-		all, err := matcher.Backlogs(t.Context(), tp)
+		all, err := matcher.Backlogs(t.Context(), tp, nil)
 		got := ""
 		for _, b := range all {
 			got += fmt.Sprintf("%s %d %d,", b.Reaction.ID, b.Entries, b.Runs)
@@ -64,8 +65,44 @@ func TestBacklogs(t *testing.T) {
 	want("agent 3 1,some 1 0,none 0 0,")
 	at = must[tape.Cursor](t)(tp.BeginReactionRun(t.Context(), "agent", at))
 	must[tape.Cursor](t)(tp.Advance(t.Context(), granted.Fence(), agent, at, nil, 1<<50))
-	if _, err := matcher.Backlogs(t.Context(), tp); !errors.Is(err, runstore.ErrStoreBehind) {
+	if _, err := matcher.Backlogs(t.Context(), tp, nil); !errors.Is(err, runstore.ErrStoreBehind) {
 		t.Errorf("a cursor after the end of the feed: %v", err)
+	}
+}
+
+// laterFeed is a store whose feed is empty until shown.
+type laterFeed struct {
+	runstore.RunStore
+	shown bool
+}
+
+func (s *laterFeed) Unwrap() runstore.RunStore { return s.RunStore }
+
+func (s *laterFeed) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+	if !s.shown {
+		return nil, nil
+	}
+	return s.RunStore.ReadFeed(ctx, q)
+}
+
+// TestBacklogsWaitForTheFeed checks that entries which the feed does not show yet are counted.
+func TestBacklogsWaitForTheFeed(t *testing.T) {
+	t.Parallel()
+	later := &laterFeed{RunStore: memory.New(nil).Open()}
+	tp := tape.New(later, nil)
+	if _, err := tp.BeginRun(t.Context(), tape.BeginRunRequest{Key: tape.RunKey{App: "app", Invocation: "1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tp.RegisterReaction(t.Context(), reaction("some", "app", 1), false); err != nil {
+		t.Fatal(err)
+	}
+	waited := 0
+	all, err := matcher.Backlogs(t.Context(), tp, func(runs int) { later.shown, waited = true, max(waited, runs) })
+	if err != nil || len(all) != 1 || all[0].Entries != 1 {
+		t.Errorf("the backlogs are %+v, %v, want one entry", all, err)
+	}
+	if waited == 0 {
+		t.Error("Backlogs did not wait for the feed")
 	}
 }
 

@@ -75,8 +75,8 @@ type RunNotifier interface {
 type WakeOn int
 
 const (
-	// OnWrite is every write: a commit, a grant, a release, the creation, a purge, and a raise of
-	// the epoch.
+	// OnWrite is every write: a commit, a grant, a release, the creation, an import, a purge, and a
+	// raise of the epoch.
 	OnWrite WakeOn = iota
 	// OnRelease is a write that frees the run's lease before its expiry: a release, a commit or an
 	// import that releases, a purge, and a raise of the epoch.

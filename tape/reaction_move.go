@@ -23,8 +23,7 @@ type CursorMove struct {
 	Reactions []string
 	// Owner names the caller in the leases of the shards. Default "move-cursors".
 	Owner runstore.Owner
-	// Waiting is called before each pause in which MoveCursors waits for the feed to show the events
-	// of that many runs. Nil is no call.
+	// Waiting is called as that of [Tape.FeedEnd].
 	Waiting func(runs int)
 }
 
@@ -44,9 +43,7 @@ type CursorsMoved struct {
 // It is for a store whose runs were imported. Their events are new in the feed, and their cursors are
 // positions in the feed of another store: reactions would handle the whole history again, or nothing.
 //
-// A feed may show events some time after their commit. MoveCursors therefore reads the whole feed, and
-// waits until it has seen the last event of every run: until then the end of the feed could be before
-// one of them.
+// The end of the feed is that of [Tape.FeedEnd].
 //
 // The commit of each cursor is guarded by the lease of its shard. MoveCursors may be interrupted and
 // repeated; if it was killed, or the store failed, the lease of one shard may last for 10 s.
@@ -56,9 +53,6 @@ type CursorsMoved struct {
 func (t *Tape) MoveCursors(ctx context.Context, m CursorMove) (CursorsMoved, error) {
 	if m.Owner == "" {
 		m.Owner = "move-cursors"
-	}
-	if m.Waiting == nil {
-		m.Waiting = func(int) {}
 	}
 	var done CursorsMoved
 	all, err := t.definingRuns(ctx)
@@ -76,11 +70,7 @@ func (t *Tape) MoveCursors(ctx context.Context, m CursorMove) (CursorsMoved, err
 		all = named
 	}
 	if !m.Replay {
-		last, err := t.lastSeqs(ctx)
-		if err != nil {
-			return done, err
-		}
-		if done.Position, err = t.feedEndAfter(ctx, last, m.Waiting); err != nil {
+		if done.Position, err = t.FeedEnd(ctx, m.Waiting); err != nil {
 			return done, err
 		}
 	}
@@ -157,6 +147,23 @@ func (t *Tape) mover() (runstore.Mover, error) {
 	return mover, nil
 }
 
+// FeedEnd returns a position up to which the feed shows every event that was committed before the call.
+// A feed may show events some time after their commit, so FeedEnd reads the heads of all runs and the
+// whole feed, and waits until it has seen the last event of every run. It calls waiting before each pause
+// in which it waits for the events of that many runs; nil is no call.
+//
+// Errors: runstore.ErrUnsupported if the store is no runstore.Mover; those of the store; the end of ctx.
+func (t *Tape) FeedEnd(ctx context.Context, waiting func(runs int)) (runstore.Position, error) {
+	last, err := t.lastSeqs(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if waiting == nil {
+		waiting = func(int) {}
+	}
+	return t.feedEndAfter(ctx, last, waiting)
+}
+
 // lastSeqs returns the seq of the last event of each run that has one.
 func (t *Tape) lastSeqs(ctx context.Context) (map[runstore.RunID]runstore.Seq, error) {
 	mover, err := t.mover()
@@ -192,7 +199,8 @@ func (t *Tape) lastSeqs(ctx context.Context) (map[runstore.RunID]runstore.Seq, e
 }
 
 // feedEndAfter returns a position of the feed up to which it has shown the given events, one for each
-// run. It drops a run that was purged meanwhile.
+// run. It drops a run that was purged meanwhile, and may have been created anew. One pause follows the
+// read of at most MaxPage heads, those of other runs than before.
 func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstore.Seq, waiting func(int)) (end runstore.Position, err error) {
 	for len(last) > 0 {
 		page, err := t.store.ReadFeed(ctx, runstore.FeedQuery{After: end, Limit: runstore.MaxPage})
@@ -208,12 +216,21 @@ func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstor
 		if len(page) > 0 || len(last) == 0 {
 			continue
 		}
-		for id := range last {
-			if _, err := t.store.GetRun(ctx, id); errors.Is(err, runstore.ErrNotFound) {
+		reads := 0
+		for id, seq := range last { // in another order each time
+			if reads++; reads > runstore.MaxPage {
+				break
+			}
+			head, err := t.store.GetRun(ctx, id)
+			switch {
+			case errors.Is(err, runstore.ErrNotFound) || err == nil && head.LastSeq < seq:
 				delete(last, id)
-			} else if err != nil {
+			case err != nil:
 				return 0, err
 			}
+		}
+		if len(last) == 0 {
+			break
 		}
 		if waiting(len(last)); !pacing.Pause(ctx, 100*time.Millisecond) {
 			return 0, fmt.Errorf("the feed does not show the last events of %d runs yet: %w", len(last), context.Cause(ctx))

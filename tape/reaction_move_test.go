@@ -126,3 +126,42 @@ func TestMoveCursors(t *testing.T) {
 		t.Errorf("MoveCursors that ends while it waits: %v", err)
 	}
 }
+
+// TestFeedEndDropsReplacedRuns checks that FeedEnd does not wait for the events of a run that was purged, or
+// created anew with fewer events.
+func TestFeedEndDropsReplacedRuns(t *testing.T) {
+	t.Parallel()
+	_, h, _ := newTape(t)
+	late := &lateFeed{RunStore: h}
+	for _, id := range []runstore.RunID{"shown", "purged", "replaced"} {
+		b := runstore.NewBatch(id, runstore.Unguarded("test"))
+		b.Append("test", nil)
+		if _, err := h.CreateRun(t.Context(), runstore.RunSpec{ID: id}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, stop := context.WithCancelCause(t.Context())
+	var waits []int
+	_, err := tape.New(late, nil).FeedEnd(ctx, func(runs int) {
+		if waits = append(waits, runs); len(waits) > 1 {
+			stop(errors.New("it waits again"))
+			return
+		}
+		for _, id := range []runstore.RunID{"purged", "replaced"} {
+			b := runstore.NewBatch(id, runstore.AtToken(0))
+			b.Purge = true
+			if _, err := h.Commit(ctx, b); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := h.CreateRun(ctx, runstore.RunSpec{ID: "replaced"}); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil || len(waits) != 1 || waits[0] != 2 {
+		t.Errorf("FeedEnd: %v, after waits for %v runs, want one for 2", err, waits)
+	}
+}

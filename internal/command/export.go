@@ -137,6 +137,11 @@ func (p *moveProgress) show(line string) {
 	p.shown = len(line)
 }
 
+// feed shows for how many runs the feed is behind.
+func (p *moveProgress) feed(runs int) {
+	p.show(fmt.Sprintf("waiting for the feed to show the events of %d runs", runs))
+}
+
 // end removes the line.
 func (p *moveProgress) end() {
 	if p.shown > 0 {

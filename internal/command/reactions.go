@@ -64,7 +64,7 @@ handled before.
 func moveCursors(cmd *cobra.Command, url string, move tape.CursorMove) error {
 	return onStore(cmd, url, existing, func(ctx context.Context, store runstore.RunStore, _ string) error {
 		p := newMoveProgress(cmd.ErrOrStderr())
-		move.Waiting = func(runs int) { p.show(fmt.Sprintf("waiting for the feed to show the events of %d runs", runs)) }
+		move.Waiting = p.feed
 		done, err := tape.New(store, nil).MoveCursors(ctx, move)
 		p.end()
 		if err != nil {
@@ -77,7 +77,9 @@ func moveCursors(cmd *cobra.Command, url string, move tape.CursorMove) error {
 
 // reactions shows the live reactions and their backlogs.
 func (in *inspection) reactions(ctx context.Context, _ []string) error {
-	all, err := matcher.Backlogs(ctx, tape.New(in.store, nil))
+	p := newMoveProgress(in.notes)
+	all, err := matcher.Backlogs(ctx, tape.New(in.store, nil), p.feed)
+	p.end()
 	if errors.Is(err, runstore.ErrStoreBehind) {
 		return fmt.Errorf("a cursor is after the end of the feed, as after an import: run tapestore reactions skip or replay: %w", err)
 	}

@@ -111,10 +111,11 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 		}
 	}
 	purged, err := admin.Purge(ctx, r.store, req)
+	var conflict *runstore.ConflictError
 	switch {
 	case errors.Is(err, runstore.ErrLeaseHeld):
 		return &exitError{fmt.Errorf("the run was not purged, because its lease is live; stop its driver, or give --preempt: %w", err), exitRefused}
-	case errors.Is(err, runstore.ErrConflict):
+	case errors.As(err, &conflict) && conflict.Guard == "token":
 		return &exitError{fmt.Errorf("the run was not purged, because the token has moved; see tapestore lease show: %w", err), exitRefused}
 	case err != nil && runstore.OutcomeOf(err) == runstore.NotApplied:
 		return fmt.Errorf("the run was not purged: %w", err)

@@ -2,13 +2,16 @@ package group
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
@@ -36,9 +39,8 @@ type Membership struct {
 	holding context.Context // ends when the lease is lost or the work has returned
 	poller  *poller
 
-	writing chan struct{} // a slot, held during writes of the record
-	record  memberRecord
-	shards  atomic.Pointer[shardSet] // of the call of Shards, if any
+	shards      atomic.Pointer[shardSet] // of the call of Shards, if any
+	withdrawing atomic.Bool              // the end of that call is not recorded yet
 }
 
 // Join joins the group and runs work as a member; it leaves the group when work has returned.
@@ -86,7 +88,7 @@ func (g *Group) Join(ctx context.Context, spec MemberSpec, work func(ctx context
 			return context.Cause(workCtx)
 		}
 		g.announce(workCtx)
-		m := &Membership{group: g, name: spec.Name, held: h, ctx: workCtx, holding: held, writing: make(chan struct{}, 1), record: record}
+		m := &Membership{group: g, name: spec.Name, held: h, ctx: workCtx, holding: held}
 		maintained, stop := context.WithCancel(workCtx)
 		m.poller = g.newPoller(maintained)
 		var maintenance sync.WaitGroup
@@ -216,27 +218,54 @@ func (m *Membership) SetAttributes(ctx context.Context, attributes []byte) error
 	return m.update(ctx, func(r *memberRecord) { r.Attributes = slices.Clone(attributes) })
 }
 
-// update changes the member's record. A change of unknown outcome is part of the next one.
+// update changes the member's record. The write is guarded by the version that was read, so a late copy
+// of it replaces no newer record.
 func (m *Membership) update(ctx context.Context, change func(*memberRecord)) error {
 	run := m.held.Fence().Run()
-	select {
-	case m.writing <- struct{}{}:
-	case <-ctx.Done(): // another write hangs
-		return &runstore.OpError{Op: "commit", Run: run, Err: runstore.ErrUnavailable, Cause: ctx.Err()}
+	for conflicts := 0; ; conflicts++ {
+		var head runstore.Run
+		err := m.group.retry(ctx, func(ctx context.Context) (err error) {
+			head, err = m.group.store.GetRun(ctx, run)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		record := memberRecord{Name: m.name}
+		if head.Summary.Version != 0 { // else the membership is over, and the fence is refused
+			if err := json.Unmarshal(head.Summary.Value, &record); err != nil {
+				return fmt.Errorf("group: the record of the member %.64q cannot be read: %w", m.name, err)
+			}
+		}
+		change(&record)
+		b := runstore.NewBatch(run, m.held.Fence(), runstore.AtVersion(memberKey, head.Summary.Version))
+		m.group.put(&b.Writes, record)
+		switch _, err = m.group.commit(ctx, b); {
+		case errors.Is(err, runstore.ErrConflict): // with another call of this process, or a late copy
+			if err := optimistic.Rest(ctx, conflicts, err); err != nil {
+				return err
+			}
+		case err == nil:
+			m.group.announce(ctx)
+			return nil
+		default:
+			return err
+		}
 	}
-	defer func() { <-m.writing }()
-	changed := m.record
-	change(&changed)
-	b := runstore.NewBatch(run, m.held.Fence())
-	m.group.put(&b.Writes, changed)
-	_, err := m.group.commit(ctx, b)
-	if runstore.OutcomeOf(err) != runstore.NotApplied {
-		m.record = changed
+}
+
+// withdraw records that the member runs no shards, unless it began to share them again. If that fails,
+// maintain repeats it: the other members take the shards over only when it is recorded.
+func (m *Membership) withdraw(ctx context.Context) {
+	err := m.update(ctx, func(r *memberRecord) {
+		if s := m.shards.Load(); s == nil || s.hasEnded() {
+			r.Shards = 0
+		}
+	})
+	m.withdrawing.Store(err != nil)
+	if err != nil {
+		m.group.opts.Logger.Debug("group: the end of the shards was not recorded", "group", m.group.name, "member", m.name, "error", err)
 	}
-	if err == nil {
-		m.group.announce(ctx)
-	}
-	return err
 }
 
 // maintain reads the group until ctx ends. It removes dead members, and has the shards follow the
@@ -254,6 +283,12 @@ func (m *Membership) maintain(ctx context.Context) {
 		next = noBound
 		if shards := m.shards.Load(); shards != nil {
 			next = shards.step(ctx, v)
+		}
+		if m.withdrawing.Load() {
+			attempt, cancel := m.group.attempt(ctx)
+			m.withdraw(attempt)
+			cancel()
+			next = min(next, m.group.opts.Interval/5)
 		}
 		next = min(next, m.group.reap(ctx, schedule, v))
 	}

@@ -62,29 +62,27 @@ func (m *Membership) Shards(ctx context.Context, n int, work ShardWork) error {
 		return fmt.Errorf("group: the member %.64q runs its shards already", m.name)
 	}
 	defer m.shards.Store(nil)
-	if err := m.update(ctx, func(r *memberRecord) { r.Shards = n }); err != nil {
+	err := m.update(ctx, func(r *memberRecord) { r.Shards = n })
+	if err != nil {
 		err = errors.Join(context.Cause(ctx), err)
-		s.end(err)
-		s.running.Wait() // an earlier assignment may have begun work
-		return err
-	}
-	m.poller.request()
-	var err error
-	select {
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case err = <-s.failed:
+	} else {
+		m.poller.request()
+		select {
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case err = <-s.failed:
+		}
 	}
 	s.end(err)
 	// The other members wait for their hysteresis while the work of this one ends.
 	if _, trusted := m.held.Trusted(); trusted {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), announcementTimeout)
 		defer cancel()
-		if err := m.update(bounded, func(r *memberRecord) { r.Shards = 0 }); err != nil {
-			s.logger.Debug("group: the end of the shards was not recorded before the end of the membership", "error", err)
+		if m.withdraw(bounded); m.withdrawing.Load() {
+			m.poller.request()
 		}
 	}
-	s.running.Wait()
+	s.running.Wait() // even after an error: an earlier assignment may have begun work
 	return err
 }
 
@@ -118,6 +116,12 @@ func (s *shardSet) end(cause error) {
 	defer s.mu.Unlock()
 	s.ended = true
 	s.cancel(cause)
+}
+
+func (s *shardSet) hasEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
 }
 
 // step follows the assignment, and changes it if it does not fit the members. It returns the time until

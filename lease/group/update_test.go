@@ -3,6 +3,7 @@ package group_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,6 +116,95 @@ func TestNextWriteHasTheAttributesOfAnUnknownOutcome(t *testing.T) {
 		})
 		if err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// refusing does not apply the commits of one run while down is set, keeps the last of them, and answers
+// with err.
+type refusing struct {
+	runstore.RunStore
+	run  runstore.RunID
+	down atomic.Bool
+	err  error
+	last runstore.Batch
+}
+
+func (s *refusing) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if s.down.Load() && b.Run() == s.run {
+		s.last = b
+		return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: s.err}
+	}
+	return s.RunStore.Commit(ctx, b)
+}
+
+// withRefusing runs work as a member whose commits can be refused.
+func withRefusing(t *testing.T, err error, work func(ctx context.Context, g *group.Group, m *group.Membership, s *refusing)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New(nil).Open()
+		s := &refusing{RunStore: store, run: open(t, store, options()).MemberRun("a"), err: err}
+		g := open(t, s, options())
+		joined := g.Join(t.Context(), group.MemberSpec{Name: "a"}, func(ctx context.Context, m *group.Membership) error {
+			work(ctx, g, m, s)
+			return nil
+		})
+		if joined != nil {
+			t.Error(joined)
+		}
+	})
+}
+
+// A copy of a write that arrives after a later write replaces nothing.
+func TestLateWriteOfAttributes(t *testing.T) {
+	withRefusing(t, runstore.ErrUnknownOutcome, func(ctx context.Context, g *group.Group, m *group.Membership, s *refusing) {
+		attempt, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		s.down.Store(true)
+		if err := m.SetAttributes(attempt, []byte("first")); !errors.Is(err, runstore.ErrUnknownOutcome) {
+			t.Errorf("got %v, want an unknown outcome", err)
+		}
+		s.down.Store(false)
+		if err := m.SetAttributes(ctx, []byte("second")); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.RunStore.Commit(ctx, s.last); !errors.Is(err, runstore.ErrConflict) {
+			t.Errorf("the late copy: got %v, want a conflict", err)
+		}
+		members, err := g.Members(ctx)
+		if err != nil || len(members.Members) != 1 || string(members.Members[0].Attributes) != "second" {
+			t.Errorf("members %+v, %v; want the second attributes", members.Members, err)
+		}
+	})
+}
+
+// If the end of Shards cannot be recorded, it is once the store answers again: until then no other member
+// would run the shards.
+func TestEndOfShardsIsRecordedAfterAnOutage(t *testing.T) {
+	withRefusing(t, runstore.ErrUnavailable, func(ctx context.Context, g *group.Group, m *group.Membership, s *refusing) {
+		shards, stop := context.WithCancel(ctx)
+		go func() {
+			time.Sleep(time.Second) // the number of shards is recorded
+			s.down.Store(true)
+			stop()
+		}()
+		if err := m.Shards(shards, 1, func(ctx context.Context, _ *lease.Held, _ int) error { <-ctx.Done(); return nil }); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		shared := func() int {
+			members, err := g.Members(ctx)
+			if err != nil || len(members.Members) != 1 {
+				t.Fatalf("members %+v, %v; want one", members.Members, err)
+			}
+			return members.Members[0].Shards
+		}
+		if n := shared(); n != 1 {
+			t.Errorf("the record shows %d shards during the outage, want 1", n)
+		}
+		s.down.Store(false)
+		time.Sleep(ttl) // more than the interval of the retries
+		if n := shared(); n != 0 {
+			t.Errorf("the record shows %d shards, want none", n)
 		}
 	})
 }

@@ -115,10 +115,13 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	defer l.mu.Unlock()
 	spec := l.spec(record)
 	created, err := l.store.CreateRun(ctx, runstore.RunSpec{ID: l.run, Unlisted: true, Lease: &spec, Writes: writes})
+	if runstore.OutcomeOf(err) == runstore.Unknown {
+		return err // the next attempt repeats the request under the same grant id
+	}
+	l.grant = ""
 	if err != nil {
 		return err
 	}
-	l.grant = ""
 	if !created.New {
 		return apierrors.NewAlreadyExists(schema.GroupResource{Group: "tapestore", Resource: "runs"}, string(l.run))
 	}
@@ -147,7 +150,7 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 
 func (l *Lock) acquireLease(ctx context.Context, record resourcelock.LeaderElectionRecord, writes runstore.Writes) error {
 	granted, err := l.store.AcquireLease(ctx, runstore.AcquireRequest{Run: l.run, LeaseSpec: l.spec(record), Writes: writes})
-	if runstore.OutcomeOf(err) == runstore.Unknown && err != nil {
+	if runstore.OutcomeOf(err) == runstore.Unknown {
 		return err // the next attempt repeats the request under the same grant id
 	}
 	l.grant = ""

@@ -52,6 +52,29 @@ func TestOldGrantIsRenewed(t *testing.T) {
 	}
 }
 
+// A creation whose reply is lost uses up its grant id. After a purge of the run, a contender requests a grant
+// under another id.
+func TestPurgeAfterALostCreation(t *testing.T) {
+	store := &lossy{RunStore: memory.New(nil).Open(), lose: true}
+	lock := newLock(t, store, "a")
+	record := resourcelock.LeaderElectionRecord{HolderIdentity: "a", LeaseDurationSeconds: 15}
+	if err := lock.Create(t.Context(), record); !errors.Is(err, runstore.ErrUnknownOutcome) {
+		t.Fatalf("got %v, want the lost reply", err)
+	}
+	store.lose = false
+	purge := runstore.NewBatch("controller", runstore.AtToken(1))
+	purge.Purge = true
+	if _, err := store.Commit(t.Context(), purge); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Create(t.Context(), record); !errors.Is(err, runstore.ErrFenced) {
+		t.Fatalf("the repeat of the creation: got %v, want ErrFenced", err)
+	}
+	if err := lock.Create(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // answering is a store that answers renewals and releases with err, unless it is nil.
 type answering struct {
 	runstore.RunStore

@@ -200,6 +200,22 @@ func TestExamination(t *testing.T) {
 	}
 }
 
+// An entry is recorded although the commits before the creation of the journal had no reply.
+func TestRecordInAJournalThatIsMissing(t *testing.T) {
+	t.Parallel()
+	s, tries := newFaulty(t), 0
+	s.commit = func(runstore.Batch) (bool, error) {
+		if tries++; tries < 3 {
+			return false, runstore.ErrUnknownOutcome
+		}
+		return true, nil
+	}
+	err := admin.RecordOperation(t.Context(), s, admin.OperationEntry{Operation: "purge", Stage: "intent"})
+	if got := stages(t, s); err != nil || got != "intent" {
+		t.Errorf("got %v and the journal %q, want the entry", err, got)
+	}
+}
+
 // A store that would change by being opened stays closed.
 func TestKeptClosed(t *testing.T) {
 	t.Parallel()

@@ -214,13 +214,15 @@ func record(ctx context.Context, store runstore.RunStore, entry OperationEntry) 
 	batch := runstore.NewBatch(OperationsRun, runstore.Unguarded("the journal of operations: every operator appends"))
 	batch.ID = runstore.NewBatchID()
 	batch.Append(OperationKind, data)
-	for range 3 {
+	created := false
+	for tries := 0; tries < 3; tries++ {
 		_, err = store.Commit(ctx, batch)
 		switch {
-		case errors.Is(err, runstore.ErrNotFound):
+		case errors.Is(err, runstore.ErrNotFound) && !created:
 			if _, err = store.CreateRun(ctx, runstore.RunSpec{ID: OperationsRun, Unlisted: true}); err != nil {
 				return err
 			}
+			created, tries = true, -1 // nothing was appended so far
 		case err == nil || runstore.OutcomeOf(err) == runstore.NotApplied:
 			return err
 		}

@@ -68,6 +68,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 	}
 	defer s.runs.release(r)
 	fresh, ticket, moved := false, newTicket(s.clock.local), false
+	var late runState // found too old for the change by the server's clock
 	for t := s.newBackoff(); ; {
 		if !fresh && (n.fresh || !r.has(n)) {
 			if err := s.load(ctx, r, n); err != nil {
@@ -116,6 +117,12 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			fresh = false
 			continue
 		}
+		if seen := r.state(); asked && seen != late && (errors.Is(err, runstore.ErrLeaseExpired) || errors.Is(err, runstore.ErrNoProgress)) {
+			// Another handle may have renewed the lease between the read of the run and that of the clock.
+			r.forget()
+			late, fresh = seen, false // it has not if the next read finds the same state
+			continue
+		}
 		if (err != nil || e == nil || e.replay) && !fresh {
 			r.forget()
 			continue
@@ -148,19 +155,18 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		waitAlongside := s.writeAlongside(ctx, e)
 		swapped, ambiguous, err := s.swap(ctx, r, e, t, ticket)
 		entryErr := waitAlongside()
-		if errors.Is(err, runstore.ErrLeaseExpired) {
-			// The change was not sent, because the lease has ended by the head that it was decided on. Another
-			// handle may have renewed the lease since.
-			s.garbage.deleteOrphans(e.orphans()...)
-			r.forget()
+		if err != nil {
+			if r.forget(); runstore.OutcomeOf(err) == runstore.NotApplied {
+				s.garbage.deleteOrphans(e.orphans()...)
+			}
+			if !errors.Is(err, runstore.ErrLeaseExpired) {
+				return nil, err
+			}
+			// Nothing was sent, because the lease has ended by this head. It may have been renewed since.
 			if fresh = false; t.Left() < 0 {
 				return nil, outcome.Unavailable(errBusy)
 			}
 			continue
-		}
-		if err != nil {
-			r.forget()
-			return nil, err
 		}
 		orphans := e.orphans()
 		if !swapped {
@@ -428,6 +434,13 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 			var early context.CancelFunc
 			bound, early = context.WithTimeout(bound, s.clock.local.Until(e.deadline))
 			defer early()
+		}
+		if bound.Err() != nil && !ambiguous { // nothing was sent
+			cancel()
+			if ctx.Err() == nil && !e.deadline.IsZero() {
+				return false, ambiguous, runstore.ErrLeaseExpired
+			}
+			return false, ambiguous, outcome.Unavailable(outcome.Cause(ctx, bound.Err()))
 		}
 		err := s.table.Apply(bound, runKey(r.id), m, bigtable.GetCondMutationResult(&matched))
 		cancel()

@@ -41,6 +41,14 @@ type cachedRun struct {
 	moving       atomic.Bool
 }
 
+// runState identifies a state of a run, heartbeats included.
+type runState struct {
+	stored string
+	beat   int64
+}
+
+func (r *cachedRun) state() runState { return runState{string(r.stored), r.beat} }
+
 // runCache is what a handle remembers of the runs that it writes to.
 type runCache struct {
 	mu           sync.Mutex

@@ -72,14 +72,14 @@ func TestUnavailableHasACause(t *testing.T) {
 }
 
 // TestRenewedLeaseIsLive checks that a handle that knows a strict lease only as it was before a renewal by
-// another handle does not report its expiry: the lease was renewed before the handle asked for the time, or
-// meanwhile. The first reply with the time is changed to the last moment before the former expiry, so the former
-// lease has ended when the write is sent.
+// another handle does not report its expiry: the lease was renewed before the handle asked for the time,
+// meanwhile, or between its reads of the run and of the time. The first reply with the time is changed to the
+// last moment before the former expiry, so the former lease has ended when the write is sent, or to the expiry.
 func TestRenewedLeaseIsLive(t *testing.T) {
 	t.Parallel()
 	for what, write := range strictWrites {
-		for _, meanwhile := range []bool{false, true} {
-			t.Run(what+map[bool]string{false: ", renewed before", true: ", renewed meanwhile"}[meanwhile], func(t *testing.T) {
+		for _, moment := range []string{"before", "meanwhile", "between the reads"} {
+			t.Run(what+", renewed "+moment, func(t *testing.T) {
 				t.Parallel()
 				table := newTable(t)
 				var former time.Time // the expiry, while the next reply with the time is changed
@@ -91,9 +91,13 @@ func TestRenewedLeaseIsLive(t *testing.T) {
 							if path.Base(method) != clock || serving.Operation(ctx) == "" || former.IsZero() || err != nil {
 								return err
 							}
-							reply.(*bigtablepb.ReadModifyWriteRowResponse).Row.Families[0].Columns[0].Cells[0].TimestampMicros = runstore.Micros(former) - 1
+							cell := reply.(*bigtablepb.ReadModifyWriteRowResponse).Row.Families[0].Columns[0].Cells[0]
+							cell.TimestampMicros = runstore.Micros(former) - 1
+							if moment == "between the reads" {
+								cell.TimestampMicros = runstore.Micros(former)
+							}
 							former = time.Time{}
-							if meanwhile {
+							if moment != "before" {
 								renew()
 							}
 							return nil
@@ -103,7 +107,11 @@ func TestRenewedLeaseIsLive(t *testing.T) {
 				if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
 					t.Fatal(err)
 				}
-				granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+				holder := s
+				if moment == "between the reads" {
+					holder = other // so that s reads the run first, and then the clock
+				}
+				granted, err := holder.AcquireLease(t.Context(), runstore.AcquireRequest{
 					Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "strict", TTL: time.Minute, Strict: true},
 				})
 				if err != nil {
@@ -114,7 +122,7 @@ func TestRenewedLeaseIsLive(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				if !meanwhile {
+				if moment == "before" {
 					renew()
 				}
 				former = granted.Lease.ExpiresAt

@@ -13,6 +13,7 @@ func (e *engine) appendMulti(ctx context.Context, groups []*runGroup) {
 		total += appendsOf(g.group)
 	}
 	_, base := e.positions.current()
+	st.base = new(base)
 	spare := int64(maxGroupEvents-total) / int64(len(groups)) // gaps between the runs' positions, for a later append of the same run in the same slot (feed.go)
 	for _, g := range groups {
 		for _, r := range g.group {

@@ -180,7 +180,7 @@ func (r *request) scalar(i int, base int64) any {
 // transaction 0.
 func (st *statement) commit(base int64) {
 	first := st.requests[0]
-	st.read = st.readCommitted
+	st.read, st.base = st.readCommitted, &base
 	if len(st.requests) > 1 {
 		st.groups, st.read = [][]*request{st.requests}, st.readMulti
 	} else if f, ok := first.oneEventForm(); ok {

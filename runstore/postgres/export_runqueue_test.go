@@ -50,6 +50,20 @@ func (r *request) Values() [][]byte { return r.write.values }
 // Place returns a request's position within a shared round trip.
 func (r *request) Place() order { return r.order }
 
+// Copy returns the copy of a request that is in flight after its caller has left.
+func (r *request) Copy() *request {
+	own := *r
+	return &own
+}
+
+// GotConn reports that a request has a connection.
+func (r *request) GotConn() { r.gotConn() }
+
+// NewHeartbeat returns a renewal.
+func NewHeartbeat(ctx context.Context, id runstore.RunID) *Request {
+	return &request{ctx: ctx, run: id, ttl: runstore.MinTTL}
+}
+
 // RunQueues queues requests by run.
 type RunQueues struct{ runQueues }
 

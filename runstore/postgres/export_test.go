@@ -30,7 +30,7 @@ func WaitsForConn(s *Store, id runstore.RunID) bool {
 	s.engine.queues.mu.Lock()
 	defer s.engine.queues.mu.Unlock()
 	at := s.engine.queues.all[id]
-	return at != nil && !at.sent.Load()
+	return at != nil && !at.connected.Load()
 }
 
 // Migrations returns the number of migrations of the schema.

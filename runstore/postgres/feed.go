@@ -60,12 +60,12 @@ type positions struct {
 	base  int64
 }
 
+// set sets what the server shows, even if it is a lower epoch than before: that of a store that was
+// restored. If another read has shown a higher epoch meanwhile, refreshBase reads it again.
 func (p *positions) set(epoch runstore.Epoch, base int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if epoch >= p.epoch {
-		p.epoch, p.base = epoch, base
-	}
+	p.epoch, p.base = epoch, base
 }
 
 // current returns the base and its epoch.

@@ -5,6 +5,8 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"os"
 	osexec "os/exec"
 	"path/filepath"
@@ -167,4 +169,48 @@ func TestRestoredDump(t *testing.T) {
 		t.Fatal(err)
 	}
 	raisedOnce(t, open(t, db.URL, quiet), lease, last)
+}
+
+// TestHandleMeetsAnOlderStore checks that a handle that was open while its store was replaced by an older
+// one, of a lower epoch, continues the positions of that store.
+func TestHandleMeetsAnOlderStore(t *testing.T) {
+	t.Parallel()
+	newer, older := database(t), database(t)
+	u, err := url.Parse(newer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, err := faultynetwork.New(t.Context(), u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = network.Close() })
+	s := open(t, at(t, newer, network.Address()), quiet)
+	for range 2 {
+		if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := open(t, older)
+	_, last := begun(t, before)
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := func(address string) string {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimPrefix(u.Path, "/")
+	}
+	network.Cut()
+	conn := connect(t, database(t))
+	get[int64](t, conn, `SELECT count(pg_terminate_backend(pid, 60000)) FROM pg_stat_activity WHERE datname IN ($1, $2)`, name(newer), name(older))
+	exec(t, conn, fmt.Sprintf(`ALTER DATABASE %q RENAME TO %q`, name(newer), name(newer)+"-replaced"))
+	exec(t, conn, fmt.Sprintf(`ALTER DATABASE %q RENAME TO %q`, name(older), name(newer)))
+	network.Reset()
+	commit(t, s, appending(hold(t, s, "next"), "after"))
+	if p := feed(t, s, last, 1)[0].Position; p <= last || p > last+1<<40 {
+		t.Errorf("got the position %d, want one soon after %d", p, last)
+	}
 }

@@ -118,7 +118,7 @@ func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, reques
 	}
 	guarded := e.guarded()
 	if guarded {
-		batch.Queue(e.sql(sqlIncarnationGuard))
+		batch.Queue(e.sql(sqlIncarnationGuard), nil)
 	}
 	batch.Queue(e.sql(sqlMultiLock), runs, ids, rules.MultiCommitID(batches))
 	for i, r := range requests {
@@ -132,7 +132,9 @@ func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, reques
 	err = acknowledged(conn.Conn(), func() error {
 		results := conn.SendBatch(ctx, &batch)
 		if guarded {
-			_, err = results.Exec()
+			if _, err = results.Exec(); err != nil {
+				err = guardError{err}
+			}
 		}
 		if err == nil {
 			done, err = readAll(results, batches, requests)

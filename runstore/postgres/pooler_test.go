@@ -177,3 +177,30 @@ func TestPooledWritesAreGuarded(t *testing.T) {
 		})
 	}
 }
+
+// TestPooledWritesHaveTheServersPositions checks that behind a proxy no write uses a base of positions that
+// the server does not have. Another handle may have raised the epoch to the same number in another history.
+func TestPooledWritesHaveTheServersPositions(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, with(address, "pooled=yes"), quiet)
+	conn := connect(t, address)
+	one, two := hold(t, s, "one"), hold(t, s, "two")
+	before := 0
+	for name, write := range map[string]func() error{
+		"commit":                  func() error { _, err := s.Commit(t.Context(), appending(one, "a")); return err },
+		"appends to several runs": func() error { return postgres.AppendMulti(t.Context(), s, appending(one, "a"), appending(two, "b")) },
+	} {
+		exec(t, conn, `UPDATE tapestore.store SET position_base = position_base + (1::bigint << 40)`)
+		if err := write(); name == "commit" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		// An append to several runs is sent again by its caller, which this test is not.
+		above := get[int](t, conn, `SELECT count(*)::int FROM tapestore.events WHERE position > (SELECT position_base FROM tapestore.store)`)
+		all := get[int](t, conn, `SELECT count(*)::int FROM tapestore.events`)
+		if all-before != above || name == "commit" && above != 1 {
+			t.Errorf("%s: of %d events %d are above the base", name, all-before, above)
+		}
+		before = all
+	}
+}

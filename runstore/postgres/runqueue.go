@@ -43,11 +43,11 @@ type request struct {
 	// releases is set if the write is a release without guards or writes.
 	releases bool
 
-	ctx    context.Context
-	queue  *runQueue // the queue that r was sent through, or nil
-	done   chan struct{}
-	result writeResult
-	err    error
+	ctx       context.Context
+	connected *atomic.Bool // runQueue.connected of the group that r is sent in; nil if it is sent by itself
+	done      chan struct{}
+	result    writeResult
+	err       error
 }
 
 // order is the position of a request within a shared round trip, lowest first.
@@ -64,8 +64,8 @@ func (r *request) heartbeat() bool { return r.ttl > 0 }
 
 // gotConn records that r has a connection. From now on it may hold the lock on its run's row.
 func (r *request) gotConn() {
-	if r.queue != nil {
-		r.queue.sent.Store(true)
+	if r.connected != nil {
+		r.connected.Store(true)
 	}
 }
 
@@ -100,9 +100,10 @@ type runQueues struct {
 // runQueue is the queue of one run. It exists while a write of the run is in flight.
 type runQueue struct {
 	waiting []*request
-	// sent is set once the group in flight has a connection. Until then a heartbeat does not queue
-	// behind the group but is sent by itself (see bulkhead).
-	sent atomic.Bool
+	// connected is set once the group in flight has a connection. Until then a heartbeat does not queue
+	// behind the group but is sent by itself (see bulkhead). Each group has a value, because a group whose
+	// callers have left may get its connection while the next one waits for its own.
+	connected *atomic.Bool
 }
 
 // send sends r, alone or in a group, and returns its error when the result has arrived or the
@@ -110,20 +111,19 @@ type runQueue struct {
 func (l *runQueues) send(r *request) error {
 	l.mu.Lock()
 	if q := l.all[r.run]; q != nil {
-		if r.heartbeat() && !q.sent.Load() {
+		if r.heartbeat() && !q.connected.Load() {
 			l.mu.Unlock()
 			l.sendGroup(r.ctx, []*request{r})
 			return r.err
 		}
-		r.queue = q
 		r.done = make(chan struct{})
 		r.detach() // the caller may leave before r is sent
 		q.waiting = append(q.waiting, r)
 		l.mu.Unlock()
 		return l.await(q, r)
 	}
-	q := &runQueue{}
-	r.queue = q
+	q := &runQueue{connected: new(atomic.Bool)}
+	r.connected = q.connected
 	l.all[r.run] = q
 	l.mu.Unlock()
 	defer func() { // also if sendGroup panics: queued requests must still be sent
@@ -132,7 +132,7 @@ func (l *runQueues) send(r *request) error {
 		}
 	}()
 	l.sendGroup(r.ctx, []*request{r})
-	r.queue = nil
+	r.connected = nil
 	return r.err
 }
 
@@ -141,7 +141,7 @@ func (l *runQueues) send(r *request) error {
 func (l *runQueues) await(q *runQueue, r *request) error {
 	select {
 	case <-r.done:
-		r.queue = nil
+		r.connected = nil
 		return r.err
 	case <-r.ctx.Done():
 	}
@@ -178,8 +178,11 @@ func (l *runQueues) nextGroup(id runstore.RunID, q *runQueue) []*request {
 		delete(l.all, id)
 		return nil
 	}
-	q.sent.Store(false)
+	q.connected = new(atomic.Bool)
 	group := slices.Clone(q.waiting[:n])
+	for _, r := range group {
+		r.connected = q.connected
+	}
 	q.waiting = slices.Delete(q.waiting, 0, n)
 	slices.SortStableFunc(group, func(a, b *request) int { return int(a.order - b.order) })
 	return group

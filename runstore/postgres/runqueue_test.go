@@ -197,3 +197,32 @@ func TestRunQueuesAreIndependent(t *testing.T) {
 		t.Errorf("sent the event %q and the value %q, want what was given", event, value)
 	}
 }
+
+// A heartbeat does not queue behind a group that waits for a connection, even if an earlier group, whose
+// callers have left, gets its own meanwhile.
+func TestHeartbeatPassesAGroupWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	s := newSender()
+	defer s.end()
+	next := func() *postgres.Request { return (<-s.sent)[0] }
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend))
+	next()
+	ctx, leave := context.WithCancel(t.Context())
+	left := s.send(t, postgres.NewRequest(ctx, "run", postgres.OrderExtend))
+	s.proceed <- struct{}{}
+	late := next().Copy()
+	leave()
+	<-left
+	s.send(t, postgres.NewRequest(t.Context(), "run", postgres.OrderExtend))
+	s.proceed <- struct{}{}
+	next()
+	late.GotConn()
+	s.calls.Go(func() { _ = s.lanes.Send(postgres.NewHeartbeat(t.Context(), "run")) })
+	await(t, "the heartbeat is sent or queued", func() bool {
+		n, _ := s.lanes.Waiting("run")
+		return n > 0 || len(s.sent) > 0
+	})
+	if n, _ := s.lanes.Waiting("run"); n > 0 {
+		t.Error("the heartbeat waits behind a group without a connection")
+	}
+}

@@ -16,6 +16,7 @@ type statement struct {
 	read     func(rows pgx.Rows, a *writeResult) error
 	requests []*request
 	form     form   // for a commit
+	base     *int64 // of the positions, if the handle adds it
 	onConn   func() // if not nil, called once there is a connection
 
 	// For a statement with several batches: the requests by run, and whether each run's were
@@ -29,6 +30,7 @@ type statement struct {
 // result of the first answers them too.
 func (e *engine) statements(group []*request) (all []*statement, contenders []*request) {
 	var asked bool
+	_, base := e.positions.current()
 	for i := 0; i < len(group); i++ {
 		r := group[i]
 		st := &statement{requests: []*request{r}}
@@ -38,7 +40,6 @@ func (e *engine) statements(group []*request) (all []*statement, contenders []*r
 				i++
 				st.requests = append(st.requests, group[i])
 			}
-			_, base := e.positions.current()
 			st.commit(base)
 		case r.write != nil:
 			if r.acquire != nil {
@@ -177,7 +178,13 @@ func (e *engine) sendBatch(ctx context.Context, conn *pgx.Conn, all []*statement
 	var batch pgx.Batch
 	guarded := e.guarded()
 	if guarded {
-		batch.Queue(e.sql(sqlIncarnationGuard))
+		var base *int64
+		for _, st := range all {
+			if st.base != nil {
+				base = st.base
+			}
+		}
+		batch.Queue(e.sql(sqlIncarnationGuard), base)
 	}
 	for _, st := range all {
 		batch.Queue(e.sql(st.sql), st.args...)
@@ -185,7 +192,7 @@ func (e *engine) sendBatch(ctx context.Context, conn *pgx.Conn, all []*statement
 	results := conn.SendBatch(ctx, &batch)
 	if guarded {
 		if _, err := results.Exec(); err != nil {
-			return errors.Join(err, results.Close())
+			return errors.Join(guardError{err}, results.Close())
 		}
 	}
 	for i, st := range all {

@@ -81,6 +81,33 @@ func TestMigratesWithoutSeeingTheCluster(t *testing.T) {
 	_ = s.Close()
 }
 
+// Behind a proxy, the server may begin to hide its incarnation from the role. Then the guard of a write fails,
+// and the write is sent without it.
+func TestGuardThatTheServerRefuses(t *testing.T) {
+	t.Parallel()
+	host := server(t)
+	db := emptyDatabase(t)
+	r := role(t, host.URL())
+	admin := connect(t, db)
+	name := get[string](t, admin, `SELECT current_database()::text`)
+	exec(t, admin, `GRANT CREATE ON DATABASE "`+name+`" TO `+r)
+	t.Cleanup(func() {
+		c, _ := pgx.Connect(context.Background(), db)
+		if c != nil {
+			_, _ = c.Exec(context.Background(), `DROP OWNED BY `+r)
+			_ = c.Close(context.Background())
+		}
+	})
+	s := open(t, with(db, "user="+r, "pooled=yes"))
+	defer func() { _ = s.Close() }()
+	lease := hold(t, s, "run")
+	exec(t, admin, `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`)
+	commit(t, s, appending(lease, "x"))
+	if n := get[int](t, admin, `SELECT count(*)::int FROM tapestore.events`); n != 1 {
+		t.Errorf("%d events are stored, want one", n)
+	}
+}
+
 // A function of the same name in a schema that everybody may write to is not called.
 func TestNoForeignFunctionIsCalled(t *testing.T) {
 	t.Parallel()

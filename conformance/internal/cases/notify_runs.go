@@ -100,7 +100,8 @@ func runWakes(t harness.T, e *harness.Env) {
 	}
 	if mover, ok := runstore.As[runstore.Mover](e.Store); ok {
 		writes = append(writes, namedWrite{"an import", func() error {
-			_, err := mover.Import(ctx, runstore.Import{Fence: lease.Fence(), Status: &status})
+			imported := status + 1
+			_, err := mover.Import(ctx, runstore.Import{Fence: lease.Fence(), Status: &imported})
 			return err
 		}})
 	}
