@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -89,6 +90,7 @@ func serve(store runstore.RunStore, prefix string) (*protocolServer, error) {
 // serveWith serves a store with the given server options. The server's log is discarded.
 func serveWith(store runstore.RunStore, prefix string, opts tapeserver.Options) (*protocolServer, error) {
 	opts.Logger = slog.New(slog.DiscardHandler)
+	opts.Limits.HandshakeTimeout = 5 * time.Minute // many clients connect at once, on a machine that measures
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ func TestNothingIsLeft(t *testing.T) {
 			files := t.TempDir()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
-			cmd := exec.CommandContext(ctx, os.Args[0], asDemo, "-tapestore", tapestore, "-ttl", "5s", "-timeout", "5m")
+			cmd := exec.CommandContext(ctx, os.Args[0], asDemo, "-tapestore", tapestore, "-ttl", "10s", "-timeout", "5m")
 			cmd.Env = append(os.Environ(), "TMPDIR="+files)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			out, err := cmd.StdoutPipe()

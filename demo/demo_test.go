@@ -57,8 +57,9 @@ func tapestore(t *testing.T) string {
 }
 
 func testOptions(t *testing.T) options {
-	// 5 s: on a machine that is busy a grant and the start of its work may take three.
-	return options{ttl: 5 * time.Second, limit: 5 * time.Minute, tapestore: tapestore(t)}
+	// 10 s: on a busy machine a grant and the start of its work may take several seconds. The demo waits for
+	// three TTLs.
+	return options{ttl: 10 * time.Second, limit: 5 * time.Minute, tapestore: tapestore(t)}
 }
 
 // The main job, from end to end: a client in another process drives a run on a SQLite

@@ -100,7 +100,7 @@ func TestDrainRefusesCallsOnOpenConnections(t *testing.T) {
 func TestDrainCancelsCallsThatTakeTooLong(t *testing.T) {
 	t.Parallel()
 	store := hold(t, true)
-	server := tapeserver.New(store, &tapeserver.Options{DrainTimeout: never})
+	server := tapeserver.New(store, patient(&tapeserver.Options{DrainTimeout: never}))
 	c, stop := startServer(t, server)
 	ended := make(chan error, 1)
 	go func() {

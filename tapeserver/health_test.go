@@ -41,7 +41,7 @@ func TestDrainEndsWatches(t *testing.T) {
 // TestADrainingServerIsNotReady checks that /readyz fails while a server drains, although its store answers.
 func TestADrainingServerIsNotReady(t *testing.T) {
 	t.Parallel()
-	server := tapeserver.New(memory.New(nil).Open(), nil)
+	server := tapeserver.New(memory.New(nil).Open(), patient(nil))
 	probes := &tapeserver.Probes{}
 	probes.SetServer(server)
 	ready := func(code int, body string) {

@@ -131,7 +131,7 @@ func TestRepliesThatNobodyReadsAreBounded(t *testing.T) {
 	const megabyte = 1 << 20
 	address, _ := listen(t, memory.New(nil).Open(), &tapeserver.Options{
 		// One connection may hold 48 MiB, and one client 56. A call needs 8 MiB to begin, and replies of 1 MB stay.
-		Limits: tapeserver.Limits{BytesInFlight: 64 * megabyte, QueueTimeout: 3 * time.Second, SendTimeout: never},
+		Limits: tapeserver.Limits{BytesInFlight: 64 * megabyte, QueueTimeout: 20 * time.Second, SendTimeout: never},
 	})
 	other := connect(t, address)
 	run, effect := large(t, other, megabyte-megabyte/8)

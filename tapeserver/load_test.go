@@ -157,7 +157,7 @@ func drawOut(t *testing.T, c *raw, i int, ended <-chan struct{}, refused *atomic
 			return true
 		}
 	}
-	if i%8 == 0 { // an unfinished preface, until the server closes the connection
+	if i%8 == 0 { // an unfinished preface
 		_, _ = c.Write([]byte(http2.ClientPreface)[:i/8])
 		refused.Add(1)
 		<-ended

@@ -74,7 +74,7 @@ func TestTheServerIsMeasured(t *testing.T) {
 	store := telemetry.Wrap(memory.New(nil).Open(), "memory", &telemetry.Options{MeterProvider: meters, TracerProvider: tracers})
 	server := tapeserver.New(store, &tapeserver.Options{
 		MeterProvider: meters, TracerProvider: tracers,
-		Limits: tapeserver.Limits{Connections: 1, Streams: 7, BytesInFlight: 100 << 20},
+		Limits: tapeserver.Limits{Connections: 1, Streams: 7, BytesInFlight: 100 << 20, HandshakeTimeout: never},
 	})
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

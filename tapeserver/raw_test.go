@@ -2,6 +2,7 @@ package tapeserver_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -19,8 +20,18 @@ import (
 	"github.com/tapestore/tapestore/tapeserver"
 )
 
+// patient returns the options with a HandshakeTimeout that does not pass, unless they set one.
+func patient(opts *tapeserver.Options) *tapeserver.Options {
+	var o tapeserver.Options
+	if opts != nil {
+		o = *opts
+	}
+	o.Limits.HandshakeTimeout = cmp.Or(o.Limits.HandshakeTimeout, never)
+	return &o
+}
+
 // listen serves store on a TCP port and returns its address, and a function that drains the server and returns what
-// Serve did.
+// Serve did. Handshakes may take any time unless opts bound it.
 func listen(t *testing.T, store runstore.RunStore, opts *tapeserver.Options) (string, func() error) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -29,7 +40,7 @@ func listen(t *testing.T, store runstore.RunStore, opts *tapeserver.Options) (st
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- tapeserver.New(store, opts).Serve(ctx, lis) }()
+	go func() { served <- tapeserver.New(store, patient(opts)).Serve(ctx, lis) }()
 	stopped := false
 	stop := func() error {
 		if stopped {

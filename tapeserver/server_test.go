@@ -24,7 +24,7 @@ import (
 // function that drains the server and returns what Serve did.
 func start(t *testing.T, store runstore.RunStore, opts *tapeserver.Options) (tapepb.TapeClient, func() error) {
 	t.Helper()
-	return startServer(t, tapeserver.New(store, opts))
+	return startServer(t, tapeserver.New(store, patient(opts)))
 }
 
 func startServer(t *testing.T, server *tapeserver.Server) (tapepb.TapeClient, func() error) {

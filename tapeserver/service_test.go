@@ -63,7 +63,7 @@ func TestMethodsOfLaterWorkSayTheirName(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- tapeserver.New(memory.New(nil).Open(), nil).Serve(ctx, lis) }()
+	go func() { done <- tapeserver.New(memory.New(nil).Open(), patient(nil)).Serve(ctx, lis) }()
 	defer func() { cancel(); <-done }()
 	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

@@ -155,7 +155,7 @@ func TestStartingSpeaksTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = lis.Close() }()
-	defer tapeserver.ServeStarting(lis.(*net.TCPListener), *opts)()
+	defer tapeserver.ServeStarting(lis.(*net.TCPListener), *patient(opts))()
 	address := lis.Addr().String()
 	conn := dialTLS(t, address, s.ca, s.ca.Client(t, "reader"))
 	if res, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil || res.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {

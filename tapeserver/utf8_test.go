@@ -36,7 +36,7 @@ func TestInvalidUTF8NamesItsField(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- tapeserver.New(memory.New(nil).Open(), nil).Serve(ctx, lis) }()
+	go func() { done <- tapeserver.New(memory.New(nil).Open(), patient(nil)).Serve(ctx, lis) }()
 	defer func() { cancel(); <-done }()
 	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(damaging{encoding.GetCodecV2("proto")})))

@@ -21,10 +21,11 @@ import (
 )
 
 // The session of a contender lives for etcdTTL without a keep-alive, the default of package
-// concurrency, and for etcdBriefTTL where a holder is paused, the minimum that the server grants.
+// concurrency, and for etcdBriefTTL where a holder is paused: 5 s, which a busy
+// machine does not exceed between two keep-alives. The takeover waits for it.
 const (
 	etcdTTL      = 60 * time.Second
-	etcdBriefTTL = 2 * time.Second
+	etcdBriefTTL = 5 * time.Second
 )
 
 // etcd is a one-member server in this process. The first contest starts it, so that it takes

@@ -43,6 +43,7 @@ func AlloyDB(server *alloydbemulator.Server, opts func(o *alloydb.Options)) conf
 		schema, patient := o.Postgres.Schema, *o.Postgres
 		patient.RetryTimeout = cmp.Or(patient.RetryTimeout, busyMachineTimeout)
 		patient.StatementTimeout = cmp.Or(patient.StatementTimeout, busyMachineTimeout)
+		patient.LockTimeout = cmp.Or(patient.LockTimeout, busyMachineTimeout)
 		o.Postgres = &patient
 		far := *o
 		open := func(ctx context.Context) (runstore.RunStore, error) { return OpenAlloyDB(ctx, o) }
@@ -118,8 +119,9 @@ func OpenAlloyDB(ctx context.Context, o *alloydb.Options) (runstore.RunStore, er
 
 func alloydbHostURL(address, schema string) string {
 	_, rest, _ := strings.Cut(address, "://")
-	if schema == "" {
-		return "alloydb://" + rest
+	params := busyTimeouts()
+	if schema != "" {
+		params.Set("schema", schema)
 	}
-	return withParams("alloydb://"+rest, url.Values{"schema": {schema}})
+	return withParams("alloydb://"+rest, params)
 }

@@ -104,9 +104,18 @@ func (p pgStore) instance() conformance.Instance {
 
 // withBusyTimeouts returns p with busyMachineTimeout as each timeout that params do not set.
 func (p pgStore) withBusyTimeouts() pgStore {
-	params := url.Values{"retry_timeout": {busyMachineTimeout.String()}, "statement_timeout": {busyMachineTimeout.String()}}
+	params := busyTimeouts()
 	maps.Copy(params, p.params)
 	return pgStore{p.scheme, p.address, params}
+}
+
+// busyTimeouts returns the URL parameters that set each timeout to busyMachineTimeout.
+func busyTimeouts() url.Values {
+	params := url.Values{}
+	for _, timeout := range []string{"retry_timeout", "statement_timeout", "lock_timeout"} {
+		params.Set(timeout, busyMachineTimeout.String())
+	}
+	return params
 }
 
 // handles returns an Instance without a network.

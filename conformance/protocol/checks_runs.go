@@ -43,7 +43,7 @@ func newRun(t T, e *Env) {
 	run := e.run(t, r.GetRunId())
 	expect(t, run.GetSeqCursor() == 1 && run.GetLeaseOwner() == "host:1" && run.GetStatus() == running,
 		"GetRun = %v, want seq_cursor 1 and the lease of host:1", run)
-	expectTTL(t, run, 60_000)
+	expectTTL(t, run, 600_000)
 }
 
 // expectTTL checks the lease of a run that has just begun. Both times are the server's.
@@ -163,7 +163,7 @@ func failedBeginsAgain(t T, e *Env) {
 func resumeTakesOver(t T, e *Env) {
 	id := e.begin(t)
 	before := e.run(t, id)
-	r, _ := e.NewProcess(t).Client.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:2", LeaseTtlMs: 600_000})
+	r, _ := e.NewProcess(t).Client.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:2", LeaseTtlMs: 1_200_000})
 	for _, run := range []*tapepb.RunState{r.GetRun(), e.run(t, id)} {
 		expect(t, run.GetStatus() == running && run.GetLeaseOwner() == "host:2", "the run is %v, want it RUNNING by host:2", run)
 		expect(t, run.GetLeaseExpiresAtMs() > before.GetLeaseExpiresAtMs(), "the lease still expires at %d", run.GetLeaseExpiresAtMs())

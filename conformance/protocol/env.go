@@ -83,7 +83,7 @@ func (e *Env) leave(few, n int, what string) {
 func (e *Env) request(invocation string) *tapepb.BeginRunRequest {
 	return &tapepb.BeginRunRequest{
 		AppName: e.Name("app"), UserId: "ana", SessionId: "s", InvocationId: invocation,
-		LeaseOwner: "host:1", LeaseTtlMs: 60_000, Scopes: []string{"pay", "read"},
+		LeaseOwner: "host:1", LeaseTtlMs: 600_000, Scopes: []string{"pay", "read"},
 	}
 }
 

@@ -277,7 +277,7 @@ func heartbeatIsNoTakeover(t T, e *Env) {
 	begun := e.Begin(t, e.Process, "i")
 	id := begun.GetRunId()
 	before := e.run(t, id).GetLeaseExpiresAtMs()
-	r, err := e.NewProcess(t).Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1", LeaseTtlMs: 600_000})
+	r, err := e.NewProcess(t).Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1", LeaseTtlMs: 1_200_000})
 	require(t, err == nil, "ResumeRun: %v", err)
 	expect(t, r.GetGrant() == nil && e.run(t, id).GetLeaseExpiresAtMs() > before, "the heartbeat is answered %v, want a later expiry and no grant", r)
 	_, err = e.Bare.RecordDecision(t.Context(), &tapepb.RecordDecisionRequest{RunId: id, Fence: fenceOf(begun.GetGrant())})
@@ -295,7 +295,7 @@ func waitingTakesNothing(t T, e *Env) {
 	_, byBegin := other.Bare.BeginRun(t.Context(), req)
 	_, byResume := other.Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:2", WaitForLease: true})
 	before := e.run(t, id).GetLeaseExpiresAtMs()
-	_, byName := other.Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1", LeaseTtlMs: 600_000, WaitForLease: true})
+	_, byName := other.Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1", LeaseTtlMs: 1_200_000, WaitForLease: true})
 	after := e.run(t, id).GetLeaseExpiresAtMs()
 	expect(t, before == after, "ResumeRun that waits has moved the lease's end from %d to %d", before, after)
 	for _, err := range []error{byBegin, byResume, byName} {

@@ -129,44 +129,47 @@ func TestWithoutPostgres(t *testing.T) {
 // Whoever does not say hello, or not as the connector does, is dropped.
 func TestDropsStrangers(t *testing.T) {
 	t.Parallel()
-	s := startServer(t, Options{exchangeTimeout: 3 * time.Second})
-	for name, stranger := range map[string]func(t *testing.T) net.Conn{
-		"silent before TLS": func(t *testing.T) net.Conn {
-			conn, err := s.dial(t.Context(), "tcp", instances[0].private+":"+proxyPort)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return conn
-		},
-		"plain PostgreSQL": func(t *testing.T) net.Conn {
-			conn, err := s.dial(t.Context(), "tcp", instances[0].private+":"+proxyPort)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, _ = conn.Write([]byte{0, 0, 0, 8, 4, 210, 22, 47}) // SSLRequest
-			return conn
-		},
-		"silent after TLS": func(t *testing.T) net.Conn { return newRawClient(t, s).handshake(t) },
-		"PostgreSQL without the exchange": func(t *testing.T) net.Conn {
-			conn := newRawClient(t, s).handshake(t)
-			_, _ = conn.Write([]byte("\x00\x00\x00\x17\x00\x03\x00\x00user\x00postgres\x00\x00")) // StartupMessage
-			return conn
-		},
-		"a hello too long": func(t *testing.T) net.Conn {
-			conn := newRawClient(t, s).handshake(t)
-			_, _ = conn.Write([]byte{0xff, 0, 0, 0})
-			return conn
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			conn := stranger(t)
-			defer conn.Close()
-			_ = conn.SetReadDeadline(time.Now().Add(hosttest.Hang))
-			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("still connected: %v", err)
-			}
-		})
-	}
+	s := startServer(t, Options{exchangeTimeout: 6 * time.Second})
+	t.Run("strangers", func(t *testing.T) {
+		for name, stranger := range map[string]func(t *testing.T) net.Conn{
+			"silent before TLS": func(t *testing.T) net.Conn {
+				conn, err := s.dial(t.Context(), "tcp", instances[0].private+":"+proxyPort)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return conn
+			},
+			"plain PostgreSQL": func(t *testing.T) net.Conn {
+				conn, err := s.dial(t.Context(), "tcp", instances[0].private+":"+proxyPort)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _ = conn.Write([]byte{0, 0, 0, 8, 4, 210, 22, 47}) // SSLRequest
+				return conn
+			},
+			"silent after TLS": func(t *testing.T) net.Conn { return newRawClient(t, s).handshake(t) },
+			"PostgreSQL without the exchange": func(t *testing.T) net.Conn {
+				conn := newRawClient(t, s).handshake(t)
+				_, _ = conn.Write([]byte("\x00\x00\x00\x17\x00\x03\x00\x00user\x00postgres\x00\x00")) // StartupMessage
+				return conn
+			},
+			"a hello too long": func(t *testing.T) net.Conn {
+				conn := newRawClient(t, s).handshake(t)
+				_, _ = conn.Write([]byte{0xff, 0, 0, 0})
+				return conn
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel() // each waits for the timeout
+				conn := stranger(t)
+				defer conn.Close()
+				_ = conn.SetReadDeadline(time.Now().Add(hosttest.Hang))
+				if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("still connected: %v", err)
+				}
+			})
+		}
+	})
 	hosttest.WaitFor(t, "all are counted as refused", func() bool { return s.Stats().Refused == 5 })
 	if got := s.Stats(); got.Open != 0 || got.Password != 0 {
 		t.Errorf("stats: %+v, want nobody let in", got)

@@ -57,7 +57,7 @@ func (s *Server) list(ctx context.Context, opts ...grpc.CallOption) ([]*adminpb.
 
 // dropAll deletes the tables of the tests from an emulator that keeps running.
 func (s *Server) dropAll() error {
-	ctx, cancel := context.WithTimeout(context.Background(), host.StopBound)
+	ctx, cancel := context.WithTimeout(context.Background(), host.DropBound)
 	defer cancel()
 	tables, err := s.list(ctx)
 	if err != nil {

@@ -8,10 +8,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tapestore/tapestore/emulators/internal/host"
+	"github.com/tapestore/tapestore/emulators/internal/hosttest"
 )
 
 func TestDatabasesFromOneTemplate(t *testing.T) {
@@ -83,6 +85,7 @@ func TestDropEndsSessions(t *testing.T) {
 func TestTemplateThatFails(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, nil)
+	s.templates.patience = 5 * time.Second
 	broken := errors.New("broken on purpose")
 	var leaked *pgx.Conn // or the collector would close it
 	t.Cleanup(func() {
@@ -168,7 +171,7 @@ func TestTemplateInUse(t *testing.T) {
 		}()
 	}
 	// The server itself waits for seconds before it refuses.
-	if err := host.Await(host.StopBound, func() (bool, error) {
+	if err := host.Await(hosttest.Hang, func() (bool, error) {
 		return strings.Contains(tail(s.local.log(), 0), "is being accessed by other users"), nil
 	}); err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ func awaitQuery(t *testing.T, url, query string) {
 		t.Fatal(err)
 	}
 	defer closeConn(t.Context(), c)
-	if err := host.Await(host.StopBound, func() (yes bool, err error) {
+	if err := host.Await(hosttest.Hang, func() (yes bool, err error) {
 		err = c.QueryRow(t.Context(), query).Scan(&yes)
 		return yes, err
 	}); err != nil {
@@ -132,11 +132,11 @@ func TestServerEndsWithItsOwner(t *testing.T) {
 			startServer(t, nil) // to know that it can be done here
 			pid, dir := hosttest.KilledOwner(t, role)
 			data := filepath.Join(dir, "data")
-			if err := host.Await(host.StopBound, func() (bool, error) { return len(host.ProcessesIn(data)) == 0, nil }); err != nil {
+			if err := host.Await(hosttest.Hang, func() (bool, error) { return len(host.ProcessesIn(data)) == 0, nil }); err != nil {
 				t.Fatalf("the server %d in %s outlives its owner: %v", pid, dir, err)
 			}
 			// Another process may be sweeping it just now; then it is gone soon.
-			if err := host.Await(host.StopBound, func() (bool, error) {
+			if err := host.Await(hosttest.Hang, func() (bool, error) {
 				sweep()
 				_, err := os.Stat(dir)
 				return errors.Is(err, os.ErrNotExist), nil
@@ -155,7 +155,7 @@ func TestStartSweepsWhatOthersLeft(t *testing.T) {
 	_ = abandoned.local.dir.Lock.Close() // as if its owner had died, and it had not noticed
 	startServer(t, nil)
 	// Another process may have begun to sweep it; then it is gone soon.
-	if err := host.Await(host.StopBound, func() (bool, error) {
+	if err := host.Await(hosttest.Hang, func() (bool, error) {
 		_, err := os.Stat(abandoned.local.dir.Path)
 		return errors.Is(err, os.ErrNotExist) && abandoned.local.proc.Ended(), nil
 	}); err != nil {

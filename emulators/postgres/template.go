@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,9 @@ import (
 type templates struct {
 	mu   sync.Mutex
 	made map[string]*template
+	// patience is how long the sessions of prepare may take to end; 1 min by default. A test with one that
+	// does not end sets less.
+	patience time.Duration
 }
 
 type template struct {
@@ -92,7 +96,7 @@ func (s *Server) prepareTemplate(ctx context.Context, prepare func(ctx context.C
 		if _, err := c.Exec(ctx, "ALTER DATABASE "+quote(name)+" WITH ALLOW_CONNECTIONS false"); err != nil {
 			return err
 		}
-		open, err := awaitNoSessions(ctx, c, name, 5*time.Second)
+		open, err := awaitNoSessions(ctx, c, name, cmp.Or(s.templates.patience, time.Minute))
 		if err == nil && open > 0 {
 			err = fmt.Errorf("prepare left %d connections open", open)
 		}

@@ -228,7 +228,7 @@ func (s *Server) close() error {
 	var errs []error
 	if b := s.proxy.backend.Load(); b != nil {
 		if s.engine.Tier == emulators.TierService {
-			ctx, cancel := context.WithTimeout(context.Background(), host.StopBound)
+			ctx, cancel := context.WithTimeout(context.Background(), host.DropBound)
 			defer cancel()
 			errs = append(errs, b.deleteSessions(ctx), s.databases.dropAll(ctx, b.conn))
 		}

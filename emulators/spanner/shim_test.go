@@ -230,7 +230,7 @@ func TestUnknownTransactions(t *testing.T) {
 // A transaction that nobody ends is ended, and is told so if somebody comes back.
 func TestAbandonedTransaction(t *testing.T) {
 	t.Parallel()
-	o := newTestDatabase(t, startServer(t, &Options{AbortProbability: percent(0), Idle: 300 * time.Millisecond}))
+	o := newTestDatabase(t, startServer(t, &Options{AbortProbability: percent(0), Idle: 2 * time.Second}))
 	c := o.raw()
 	res, err := c.sql(t.Context(), andBegin(), 1, "INSERT INTO T (K, N) VALUES ('a', 1)")
 	c.is("insert", err, codes.OK)

@@ -53,6 +53,9 @@ func findChromium(t *testing.T) string {
 	return ""
 }
 
+// hang ends a wait for what would never come.
+const hang = 5 * time.Minute
+
 // browser is a tab with the inspector of a store.
 type browser struct {
 	*testing.T
@@ -92,6 +95,7 @@ func openWith(t *testing.T, authorize func(*http.Request) (inspector.Access, err
 
 	// A Chromium that runs as root, as in a container, has no sandbox. It sees this page only.
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox,
+		chromedp.WSURLReadTimeout(hang),
 		chromedp.WindowSize(1280, 860), chromedp.UserDataDir(t.TempDir()), chromedp.Flag("force-color-profile", "srgb"))
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancel)
@@ -136,7 +140,7 @@ func openWith(t *testing.T, authorize func(*http.Request) (inspector.Access, err
 
 func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(b.ctx, hang)
 	defer cancel()
 	if err := chromedp.Do(ctx, actions...); err != nil {
 		b.Fatalf("%v\nthe page:\n%s", err, b.text())
@@ -154,7 +158,7 @@ func (b *browser) text() (text string) {
 // eval returns the value of an expression.
 func eval[R any](b *browser, expression string) R {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(b.ctx, hang)
 	defer cancel()
 	result, err := chromedp.Run(ctx, chromedp.Evaluate[R](expression, chromedp.EvalAwaitPromise))
 	if err != nil {
@@ -166,7 +170,7 @@ func eval[R any](b *browser, expression string) R {
 // until waits until an expression is true.
 func (b *browser) until(expression string) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, hang)
 	defer cancel()
 	wait := fmt.Sprintf(`new Promise((done) => { const look = () => { let ok = false; try { ok = !!(%s) } catch {} if (ok) done(true); else setTimeout(look, 10); }; look(); })`, expression)
 	if _, err := chromedp.Run(ctx, chromedp.Evaluate[bool](wait, chromedp.EvalAwaitPromise)); err != nil {

@@ -20,7 +20,7 @@ func TestHealthCommand(t *testing.T) {
 	}))
 	defer server.Close()
 	address := strings.TrimPrefix(server.URL, "http://")
-	if out, _, err := here(t, "", "health", "--live", "--address", address); err != nil || out != "ok\n" {
+	if out, _, err := here(t, "", "health", "--live", "--timeout", "5m", "--address", address); err != nil || out != "ok\n" {
 		t.Errorf("a live server: got %q, %v", out, err)
 	}
 	for args, want := range map[string]string{
@@ -29,7 +29,7 @@ func TestHealthCommand(t *testing.T) {
 		"--address elsewhere":                   "--address",
 		"--address " + address + " --timeout 0": "--timeout",
 	} {
-		if out, _, err := here(t, "", append([]string{"health"}, strings.Fields(args)...)...); err == nil || out != "" || !strings.Contains(err.Error(), want) {
+		if out, _, err := here(t, "", append([]string{"health", "--timeout", "5m"}, strings.Fields(args)...)...); err == nil || out != "" || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %q, %v, want an error that says %q", args, out, err, want)
 		}
 	}

@@ -93,7 +93,9 @@ func traffic(t *testing.T, measures *serveTelemetry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := tapeserver.New(store, measures.add(&tapeserver.Options{Logger: measures.log, TLS: tls}))
+	server := tapeserver.New(store, measures.add(&tapeserver.Options{
+		Logger: measures.log, TLS: tls, Limits: tapeserver.Limits{HandshakeTimeout: hang},
+	}))
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -230,7 +232,7 @@ func documented(t *testing.T) map[string]*family {
 // and the dashboard.
 func TestMetricsAreWhatTheDocumentationSays(t *testing.T) {
 	t.Parallel()
-	measures, err := startTelemetry(t.Context(), "127.0.0.1:0", slog.New(slog.DiscardHandler))
+	measures, err := startTelemetry(t.Context(), "127.0.0.1:0", hang, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +345,7 @@ func TestAlertRules(t *testing.T) {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
 	}
-	measures, err := startTelemetry(t.Context(), "127.0.0.1:0", slog.New(slog.DiscardHandler))
+	measures, err := startTelemetry(t.Context(), "127.0.0.1:0", hang, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

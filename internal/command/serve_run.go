@@ -52,7 +52,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	log.Debug("starting", "grpc", lis.Addr().String())
 	started := tapeserver.ServeStarting(lis.(*net.TCPListener), opts)
 	defer started()
-	measures, err := startTelemetry(ctx, cfg.metrics, log)
+	measures, err := startTelemetry(ctx, cfg.metrics, cfg.drain/8, log)
 	if err != nil {
 		return err
 	}

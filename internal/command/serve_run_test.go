@@ -22,6 +22,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
+	"github.com/tapestore/tapestore/tapeserver"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -79,8 +80,13 @@ func init() {
 	runstore.Register("unopened", func(context.Context, runstore.URL) (runstore.RunStore, error) { select {} })
 }
 
+// config returns a configuration whose drain takes 2 s if the store does not close, and whose limit on
+// handshakes does not pass.
 func config(store string) serveConfig {
-	return serveConfig{listen: "127.0.0.1:0", probes: "127.0.0.1:0", store: store, drain: 50 * time.Millisecond}
+	return serveConfig{
+		listen: "127.0.0.1:0", probes: "127.0.0.1:0", store: store, drain: 2 * time.Second,
+		limits: tapeserver.Limits{HandshakeTimeout: hang},
+	}
 }
 
 func get(t *testing.T, url string) string {
@@ -229,7 +235,7 @@ func TestHealthAndReflectionAreServed(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	for _, service := range []string{"", "tape.v1.Tape"} {
-		res, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: service})
+		res, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
 		if err != nil || res.GetStatus() != healthpb.HealthCheckResponse_SERVING {
 			t.Errorf("Check %q = %v, %v", service, res, err)
 		}

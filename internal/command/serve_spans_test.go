@@ -53,7 +53,7 @@ func TestServeExportsSpans(t *testing.T) {
 	defer endpoint.Stop()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+lis.Addr().String())
 	t.Setenv("OTEL_SERVICE_NAME", "mine")
-	p := start(t, "--store", "memory", "--healthz-listen", "")
+	p := start(t, "--store", "memory", "--healthz-listen", "", "--drain", "10m") // an eighth is for the last spans
 	if _, err := p.client(t).BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "a"}); err != nil {
 		t.Fatal(err)
 	}

@@ -33,13 +33,12 @@ const (
 	scrapeTimeout = 10 * time.Second
 	// sampleInterval is 10 s, less than the usual interval between two scrapes.
 	sampleInterval = 10 * time.Second
-	// flushTimeout bounds the export of the last spans when the process ends.
-	flushTimeout = time.Second
 )
 
 // serveTelemetry is where the measurements of one server go.
 type serveTelemetry struct {
 	log     *slog.Logger
+	flush   time.Duration            // bounds the export of the last spans when the process ends
 	meters  *sdkmetric.MeterProvider // nil without --metrics-listen
 	tracers *sdktrace.TracerProvider // nil without an OTLP endpoint
 	conns   httpConns
@@ -48,9 +47,9 @@ type serveTelemetry struct {
 }
 
 // startTelemetry serves /metrics on the address, unless it is empty, and exports spans to the OTLP
-// endpoint that the environment names, if any.
-func startTelemetry(ctx context.Context, address string, log *slog.Logger) (*serveTelemetry, error) {
-	t := &serveTelemetry{log: log, conns: newHTTPConns(log)}
+// endpoint that the environment names, if any. flush bounds the export of the last spans.
+func startTelemetry(ctx context.Context, address string, flush time.Duration, log *slog.Logger) (*serveTelemetry, error) {
+	t := &serveTelemetry{log: log, flush: flush, conns: newHTTPConns(log)}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("telemetry", "error", err) }))
 	if err := t.exportSpans(ctx); err != nil {
 		return nil, err
@@ -147,9 +146,9 @@ func newScrapeServer(metrics prometheus.Gatherer, log *slog.Logger) *http.Server
 	}
 }
 
-// stop ends /metrics and exports the last spans, within flushTimeout and before ctx ends.
+// stop ends /metrics and exports the last spans, within t.flush and before ctx ends.
 func (t *serveTelemetry) stop(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
+	ctx, cancel := context.WithTimeout(ctx, t.flush)
 	defer cancel()
 	if t.tracers != nil {
 		if err := t.tracers.Shutdown(ctx); err != nil {

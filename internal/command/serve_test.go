@@ -174,9 +174,12 @@ func startProgram(t *testing.T, exe string, args ...string) *process {
 	return p
 }
 
+// client returns a client of the server. Its calls wait for a connection: a busy server may close one
+// whose handshake takes longer than 5 s.
 func (p *process) client(t *testing.T) tapepb.TapeClient {
 	t.Helper()
-	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
 	if err != nil {
 		t.Fatal(err)
 	}

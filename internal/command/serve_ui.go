@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -82,8 +83,10 @@ func newUIServer(store runstore.RunStore, opts tapeserver.Options) *http.Server 
 		in.AllowHost = func(host string) bool { return onlyLocal(host) || net.ParseIP(host) != nil }
 	}
 	return &http.Server{
-		Handler:           inspector.New(store, in),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute,
+		Handler: inspector.New(store, in),
+		// ReadHeaderTimeout bounds the handshake of TLS too. The defaults are those of tapeserver.Limits.
+		ReadHeaderTimeout: cmp.Or(opts.Limits.HandshakeTimeout, 5*time.Second), ReadTimeout: cmp.Or(opts.Limits.ReceiveTimeout, 10*time.Second),
+		WriteTimeout: time.Minute, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 32 << 10, ErrorLog: slog.NewLogLogger(opts.Logger.Handler(), slog.LevelDebug),
 	}
 }

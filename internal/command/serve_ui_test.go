@@ -51,7 +51,9 @@ func uiUnderTest(t *testing.T, c securityConfig) (address string, granted runsto
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := tapeserver.Options{Logger: slog.New(slog.DiscardHandler)}
+	opts := tapeserver.Options{
+		Logger: slog.New(slog.DiscardHandler), Limits: tapeserver.Limits{HandshakeTimeout: hang, ReceiveTimeout: hang},
+	}
 	if err := c.secure(t.Context(), &opts); err != nil {
 		t.Fatal(err)
 	}

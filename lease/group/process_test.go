@@ -22,8 +22,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// processTTL is long enough that a machine with other work renews in time.
-	processTTL    = 3 * time.Second
+	// processTTL, 15 s, is long enough that a machine with other work renews in time. The test waits for
+	// one expiry.
+	processTTL    = 15 * time.Second
 	processShards = 30
 )
 
@@ -31,7 +32,7 @@ func processOptions() *group.Options {
 	return &group.Options{TTL: processTTL, Logger: slog.New(slog.DiscardHandler)}
 }
 
-// child is a worker: it commits an event to each of its shards every 50 ms, until its standard input
+// child is a worker: it commits an event to each of its shards every 500 ms, until its standard input
 // ends. After a loss of its membership, as on a machine with too much other work, it joins again.
 func child(url, name string) error {
 	ctx := childprocess.UntilStopped()
@@ -54,7 +55,7 @@ func child(url, name string) error {
 						return err
 					}
 					select {
-					case <-time.After(50 * time.Millisecond):
+					case <-time.After(500 * time.Millisecond):
 					case <-ctx.Done():
 						return context.Cause(ctx)
 					}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,10 @@ func open(t *testing.T, o *alloydb.Options) runstore.RunStore {
 	})
 	return s
 }
+
+// patientDials are Params for a test that counts or expects what a dial does: on a busy machine a dial
+// may take longer than the default of 5 s.
+var patientDials = url.Values{"connect_timeout": {"300"}}
 
 // begin makes a run with a lease and one event.
 func begin(t *testing.T, s runstore.RunStore, id runstore.RunID) runstore.Lease {
@@ -148,6 +153,7 @@ func TestOpenTellsRefusal(t *testing.T) {
 	s := standIn(t)
 	o := options(t, s)
 	o.IAM, o.Postgres = true, &postgres.Options{RetryTimeout: 2 * time.Second}
+	o.Params = patientDials
 	o.Dialer = append(o.Dialer, alloydbconn.WithIAMAuthNTokenSource(oauth2.StaticTokenSource(&oauth2.Token{AccessToken: "wrong"})))
 	_, err := alloydb.Open(t.Context(), o)
 	for _, want := range []string{"IAM authentication failed", "roles/alloydb.databaseUser"} {
@@ -189,7 +195,7 @@ func TestCertificateThatTheServerRefuses(t *testing.T) {
 	for name, lazy := range map[string]bool{"ahead": false, "lazy": true} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, s)
-			o.Lazy = lazy
+			o.Lazy, o.Params = lazy, patientDials
 			s.SkewClock(0)
 			store := open(t, o)
 			l := begin(t, store, "run")

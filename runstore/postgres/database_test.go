@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -69,7 +70,10 @@ func with(address string, params ...string) string {
 	return address
 }
 
-// tryOpen opens a handle as its URL says, adjusted by change.
+// patience is the default of each timeout of a test's handle: no test fails because the machine is slow.
+const patience = 30 * time.Minute
+
+// tryOpen opens a handle as its URL says, adjusted by change. Timeouts that neither sets are patience.
 func tryOpen(t testing.TB, address string, change ...func(*pgxpool.Config, *postgres.Options)) (*postgres.Store, error) {
 	t.Helper()
 	u, err := runstore.ParseURL(address)
@@ -82,6 +86,9 @@ func tryOpen(t testing.TB, address string, change ...func(*pgxpool.Config, *post
 	}
 	for _, f := range change {
 		f(config, opts)
+	}
+	for _, timeout := range []*time.Duration{&opts.RetryTimeout, &opts.StatementTimeout, &opts.LockTimeout} {
+		*timeout = cmp.Or(*timeout, patience)
 	}
 	s, err := postgres.Open(t.Context(), config, opts)
 	if err == nil {

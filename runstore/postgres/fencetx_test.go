@@ -178,11 +178,12 @@ func TestTakeoverWaitsForAFencedTransaction(t *testing.T) {
 func TestPausedTransactionLosesItsSession(t *testing.T) {
 	t.Parallel()
 	address := database(t)
-	s := open(t, with(address, "lock_timeout=300ms"))
-	patient := open(t, with(address, "lock_timeout=1m"))
+	s := open(t, with(address, "lock_timeout=2s")) // also the time after which the server ends the session
+	patient := open(t, address)
 	lease, conn := hold(t, s, "run"), ledger(t, address)
 	tx := begin(t, conn, pgx.ReadCommitted)
-	if err := errors.Join(s.FenceTx(t.Context(), tx, lease.Fence()), pay(t.Context(), tx)); err != nil {
+	// FenceTx comes last: the session may end as soon as it returns.
+	if err := errors.Join(pay(t.Context(), tx), s.FenceTx(t.Context(), tx, lease.Fence())); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := preempt(t.Context(), patient, "run"); err != nil { // waits until the server has ended the session

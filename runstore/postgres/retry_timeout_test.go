@@ -119,8 +119,9 @@ func TestSilentServerDoesNotHoldCallersForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = network.Close() })
-	s := open(t, with(at(t, address, network.Address()), "retry_timeout=3s", "statement_timeout=3s", "lock_timeout=3s", "connect_timeout=3"))
-	lease := hold(t, s, "run")
+	// A statement may take 10 s, because those before the silence must succeed.
+	s := open(t, with(at(t, address, network.Address()), "retry_timeout=1s", "statement_timeout=10s", "lock_timeout=10s", "connect_timeout=10"))
+	lease := hold(t, open(t, address), "run")
 	network.Blackhole()
 	done := make(chan error, 2)
 	go func() {
@@ -133,7 +134,7 @@ func TestSilentServerDoesNotHoldCallersForEver(t *testing.T) {
 			t.Errorf("commit: %v, want ErrUnavailable or ErrUnknownOutcome", err)
 		}
 	case <-time.After(5 * time.Minute): // without a bound it would be for ever
-		t.Fatal("a commit without a deadline has not returned, with a patience and all timeouts of 3 s")
+		t.Fatal("a commit without a deadline has not returned, with timeouts of 10 s")
 	}
 	// The driver gives a broken connection 15 s to cancel its statement, and Close waits
 	// for that: full runs do as well.

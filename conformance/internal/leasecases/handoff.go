@@ -16,11 +16,12 @@ import (
 
 const handedRun = runstore.RunID("run")
 
-// longTTL is the TTL in cases that wait for no expiry, or for one. Its heartbeats are as frequent as
-// those of a shorter lease: a busy machine may miss many of them.
+// longTTL is the TTL in cases that wait for no expiry. Its heartbeats are as frequent as those of a
+// shorter lease, and a request may take ten of them: a busy machine may miss many.
 const (
-	longTTL   = 30 * time.Second
-	heartbeat = time.Second
+	longTTL        = 2 * time.Minute
+	heartbeat      = time.Second
+	requestTimeout = 10 * heartbeat
 )
 
 func gapHolder(ctx context.Context, s runstore.RunStore, _ int, _ *bufio.Scanner, out *kit.Report) error {
@@ -34,7 +35,7 @@ func overlapHolder(ctx context.Context, s runstore.RunStore, _ int, _ *bufio.Sca
 // handOff holds the lease and writes until its context ends or, with an overlap, until the store
 // refuses a write. It reports its token, how the work ended and how the lease did.
 func handOff(ctx context.Context, s runstore.RunStore, mode lease.HandoffMode, out *kit.Report) error {
-	keeper, err := lease.New(s, &lease.Options{TTL: longTTL, Heartbeat: heartbeat, RequestTimeout: 3 * heartbeat, Handoff: mode})
+	keeper, err := lease.New(s, &lease.Options{TTL: longTTL, Heartbeat: heartbeat, RequestTimeout: requestTimeout, Handoff: mode})
 	if err != nil {
 		return err
 	}
@@ -73,7 +74,7 @@ func handoff(t harness.T, e *harness.Env, mode lease.HandoffMode) {
 	if !strings.HasPrefix(old.text, "held ") {
 		t.Fatalf("the child said %q", old.text)
 	}
-	keeper, err := lease.New(e.Store, &lease.Options{TTL: longTTL, Heartbeat: heartbeat, RequestTimeout: 3 * heartbeat, MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second})
+	keeper, err := lease.New(e.Store, &lease.Options{TTL: longTTL, Heartbeat: heartbeat, RequestTimeout: requestTimeout, MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second})
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -151,7 +152,7 @@ func stalled(t harness.T, e *harness.Env) {
 		t.Fatalf("the child said %q", l.text)
 	}
 	old := e.Get(t, handedRun).Token
-	keeper, err := lease.New(e.Store, &lease.Options{TTL: longTTL, Heartbeat: heartbeat, RequestTimeout: 3 * heartbeat, MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second})
+	keeper, err := lease.New(e.Store, &lease.Options{TTL: longTTL, Heartbeat: heartbeat, RequestTimeout: requestTimeout, MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second})
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -17,10 +17,12 @@ import (
 func pauseBetweenWrites(t harness.T, e *harness.Env, p *os.Process) error {
 	t.Helper()
 	for i := range 100 {
+		// The first tries are short, because a process that holds the lock keeps it. Later ones leave a slow
+		// machine more time for the write.
 		if err := kit.PauseProcess(p); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i+1)*time.Second)
 		_, err := e.Store.CreateRun(ctx, runstore.RunSpec{ID: runstore.RunID(fmt.Sprint("probe ", i)), Unlisted: true})
 		cancel()
 		if err == nil {

@@ -120,6 +120,8 @@ func (s *served) start(t conformance.T) {
 	s.server = tapeserver.New(store, &tapeserver.Options{
 		Fence: s.mode, Logger: slog.New(slog.DiscardHandler), DrainTimeout: drainTimeout,
 		MatcherTTL: s.matcherTTL,
+		// The default may pass on a busy machine before a client's first connection is made.
+		Limits: tapeserver.Limits{HandshakeTimeout: 5 * time.Minute},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

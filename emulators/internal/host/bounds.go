@@ -12,6 +12,9 @@ const (
 	StartBound = 2 * time.Minute
 	// StopBound (20 s) bounds the end of an engine, and of its processes.
 	StopBound = 20 * time.Second
+	// DropBound (2 min) bounds the deletion of all databases or tables of the tests, on an emulator or a
+	// service that keeps running.
+	DropBound = 2 * time.Minute
 	// DoctorBound (30 s) bounds one reply of a program or a server on a busy machine: gcloud takes
 	// a second on an idle one.
 	DoctorBound = 30 * time.Second
