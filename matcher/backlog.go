@@ -26,6 +26,17 @@ type Backlog struct {
 //
 // Errors: runstore.ErrStoreBehind if a cursor is after the end of the feed; those of tape.Tape.FeedEnd.
 func Backlogs(ctx context.Context, t *tape.Tape, waiting func(runs int)) ([]Backlog, error) {
+	none := true
+	for _, err := range t.Reactions(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		none = false
+		break
+	}
+	if none {
+		return nil, nil
+	}
 	if _, err := t.FeedEnd(ctx, waiting); err != nil {
 		return nil, err
 	}

@@ -128,7 +128,7 @@ func blankOf(run runstore.RunID, rec runstore.Record, upTo runstore.Seq) (row bl
 			return row, false, err
 		}
 		before := len(e.Request) + len(e.Response) + len(e.Error)
-		if e.Mode != Outbox || e.Status != EffectPending { // a dispatcher is still to send its request
+		if e.Mode != Outbox || e.Status == EffectConfirmed || e.Status == EffectFailed { // no dispatcher will send the request
 			e.Request = ""
 		}
 		if rec.Updated.Seq <= upTo { // a later outcome was recorded after the compaction began

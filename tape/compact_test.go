@@ -366,6 +366,27 @@ func TestLaterWritesKeepTheirBodies(t *testing.T) {
 	}
 }
 
+// An outbox effect that becomes UNKNOWN during a compaction keeps its request: it may be dispatched again.
+func TestCompactionKeepsTheRequestOfAnUnknownEffect(t *testing.T) {
+	t.Parallel()
+	inner, s, _ := newTape(t)
+	r := begin(t, inner, "i")
+	record(t, inner, r.ID, 300)
+	beginEffect(t, inner, tape.BeginEffectRequest{Run: r.ID, CustomKey: "open", Tool: "pay", Mode: tape.Outbox, Request: "request"})
+	end(t, inner, r.ID, tape.RunFailed)
+	tp := tape.New(behind(s, "commit", 1, func() { // the compaction has begun
+		if _, err := inner.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: r.ID, Key: "open", Status: tape.EffectUnknown}); err != nil {
+			t.Error(err)
+		}
+	}), nil)
+	if _, err := tp.CompactRun(t.Context(), r.ID, runstore.Fence{}); err != nil {
+		t.Fatal(err)
+	}
+	if e, _, err := inner.GetEffect(t.Context(), r.ID, "open"); err != nil || e.Request != "request" || e.Status != tape.EffectUnknown {
+		t.Errorf("effect = %+v, %v, want UNKNOWN with its request", e, err)
+	}
+}
+
 // A transition between the settled check and the commit is seen: the check is made again.
 func TestTheSettledCheckHoldsAtTheCommit(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package tape_test
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -74,6 +75,13 @@ func TestListObligationsKeepsTheNewestThatFit(t *testing.T) {
 	for i, o := range got {
 		if o.EffectKey != fmt.Sprint(n-1-i) {
 			t.Errorf("place %d has obligation %s, want %d", i, o.EffectKey, n-1-i)
+		}
+	}
+	for _, q := range []tape.ObligationQuery{{Unresolved: true}, {Status: tape.ObligationPending}} {
+		q.Run = r.ID
+		var large *runstore.InputError
+		if got, err := tp.ListObligations(t.Context(), q); !errors.Is(err, runstore.ErrTooLarge) || !errors.As(err, &large) || large.Field != "run_id" {
+			t.Errorf("ListObligations(%+v) = %d obligations, %v, want ErrTooLarge", q, len(got), err)
 		}
 	}
 }

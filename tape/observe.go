@@ -41,9 +41,9 @@ type Observation struct {
 }
 
 // RecordExternalObservation records an observer's finding about an effect and ends the claim of its
-// dispatch. A DUPLICATE with a kind registers the obligation in the same commit. A CONFIRMED effect
-// changes only if it was observed as CONFIRMED or DUPLICATE: that an observer does not find the
-// effect does not undo it. Two round trips, and one more read for an obligation.
+// dispatch. A DUPLICATE with a kind registers the obligation in the same commit. A CONFIRMED or FAILED
+// effect changes only if it was observed as CONFIRMED or DUPLICATE: that an observer does not find the
+// effect does not undo it, and the agent may have paid in another way after a failure. Two round trips, and one more read for an obligation.
 //
 // Errors: ErrNoSuchEffect; runstore.ErrTooLarge above [MaxOutcome], [MaxExternalRef] and the limits
 // of obligations, and for the obligation of an effect that was CONFIRMED before, in a run that is
@@ -77,7 +77,7 @@ func (t *Tape) RecordExternalObservation(ctx context.Context, o Observation) (Ef
 			return e, nil, ErrNoSuchEffect
 		}
 		seen := o.Resolution == ResolvedConfirmed || o.Resolution == ResolvedDuplicate
-		if e.Status == EffectConfirmed && !seen {
+		if (e.Status == EffectConfirmed || e.Status == EffectFailed) && !seen { // the caller may have acted on it
 			return e, nil, nil
 		}
 		e.unclaim()

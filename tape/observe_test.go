@@ -41,7 +41,7 @@ func TestObservationTransitions(t *testing.T) { // 37 to 39
 						t.Fatal(err)
 					}
 					duplicate := resolution == tape.ResolvedDuplicate
-					kept := from == confirmed && resolution != tape.ResolvedConfirmed && !duplicate
+					kept := (from == confirmed || from == failed) && resolution != tape.ResolvedConfirmed && !duplicate
 					want, named := becomes[resolution]
 					switch {
 					case kept, resolution == tape.ResolvedUnspecified:

@@ -238,7 +238,8 @@ func (s *service) orFree(ctx context.Context, run runstore.RunID, req fencedRequ
 }
 
 // take calls a method that requests a run's lease. A request without a fence is tried under the
-// grant of its connection first, as a heartbeat. If that grant was taken over, or its run was purged,
+// grant of its connection first, as a heartbeat, unless it waits for the lease: then it must not get the
+// live grant of another caller on the connection. If that grant was taken over, or its run was purged,
 // the request is repeated without the grant and leaves a live lease alone.
 func (s *service) take(ctx context.Context, run runstore.RunID, req fencedRequest, wait bool, call func(f runstore.Fence, takeover tape.Takeover) error) error {
 	takeover := tape.TakeAny
@@ -250,7 +251,7 @@ func (s *service) take(ctx context.Context, run runstore.RunID, req fencedReques
 		return err
 	}
 	f := presented
-	if f.IsZero() {
+	if f.IsZero() && !wait {
 		if f, err = s.ofConnection(ctx, run); err != nil {
 			return err
 		}

@@ -359,6 +359,17 @@ func TestResumeThatWaitsRenewsNothing(t *testing.T) {
 			return run.GetLeaseExpiresAtMs()
 		}
 		began := expires()
+		for name, request := range map[string]func() error{
+			"ResumeRun": func() error { _, err := first.ResumeRun(t.Context(), waiting); return err },
+			"BeginRun": func() error {
+				again := beginRequest("i")
+				again.LeaseOwner, again.WaitForLease = "B", true
+				_, err := first.BeginRun(t.Context(), again)
+				return err
+			},
+		} { // the connection has the grant, but another caller on it may drive the run
+			wantStatus(t, name+" that waits, on the driver's connection", request(), codes.Aborted, "held")
+		}
 		_, err := second.ResumeRun(t.Context(), waiting)
 		wantStatus(t, "ResumeRun that waits", err, codes.Aborted, "held")
 		if m := infoOf(t, err).GetMetadata(); infoOf(t, err).GetReason() != "LEASE_HELD" || m["holder"] != "A" || m["remaining_ms"] == "" {

@@ -39,8 +39,8 @@ type Membership struct {
 	holding context.Context // ends when the lease is lost or the work has returned
 	poller  *poller
 
-	shards      atomic.Pointer[shardSet] // of the call of Shards, if any
-	withdrawing atomic.Bool              // the end of that call is not recorded yet
+	shards          atomic.Pointer[shardSet] // of the call of Shards, if any
+	ends, withdrawn atomic.Int64             // the number of ended calls of Shards, and of those whose end is recorded
 }
 
 // Join joins the group and runs work as a member; it leaves the group when work has returned.
@@ -254,16 +254,21 @@ func (m *Membership) update(ctx context.Context, change func(*memberRecord)) err
 	}
 }
 
-// withdraw records that the member runs no shards, unless it began to share them again. If that fails,
-// maintain repeats it: the other members take the shards over only when it is recorded.
+// withdrawing reports whether the end of a call of Shards is not recorded yet. Then maintain records it: until
+// then no other member takes the shards over.
+func (m *Membership) withdrawing() bool { return m.ends.Load() != m.withdrawn.Load() }
+
+// withdraw records that the member runs no shards, unless it has begun to share them again.
 func (m *Membership) withdraw(ctx context.Context) {
+	ends := m.ends.Load()
 	err := m.update(ctx, func(r *memberRecord) {
 		if s := m.shards.Load(); s == nil || s.hasEnded() {
 			r.Shards = 0
 		}
 	})
-	m.withdrawing.Store(err != nil)
-	if err != nil {
+	if err == nil {
+		m.withdrawn.Store(ends)
+	} else {
 		m.group.opts.Logger.Debug("group: the end of the shards was not recorded", "group", m.group.name, "member", m.name, "error", err)
 	}
 }
@@ -284,7 +289,7 @@ func (m *Membership) maintain(ctx context.Context) {
 		if shards := m.shards.Load(); shards != nil {
 			next = shards.step(ctx, v)
 		}
-		if m.withdrawing.Load() {
+		if m.withdrawing() {
 			attempt, cancel := m.group.attempt(ctx)
 			m.withdraw(attempt)
 			cancel()

@@ -75,12 +75,14 @@ func (m *Membership) Shards(ctx context.Context, n int, work ShardWork) error {
 	}
 	s.end(err)
 	// The other members wait for their hysteresis while the work of this one ends.
+	m.ends.Add(1)
 	if _, trusted := m.held.Trusted(); trusted {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), announcementTimeout)
 		defer cancel()
-		if m.withdraw(bounded); m.withdrawing.Load() {
-			m.poller.request()
-		}
+		m.withdraw(bounded)
+	}
+	if m.withdrawing() {
+		m.poller.request()
 	}
 	s.running.Wait() // even after an error: an earlier assignment may have begun work
 	return err

@@ -115,7 +115,7 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	defer l.mu.Unlock()
 	spec := l.spec(record)
 	created, err := l.store.CreateRun(ctx, runstore.RunSpec{ID: l.run, Unlisted: true, Lease: &spec, Writes: writes})
-	if runstore.OutcomeOf(err) == runstore.Unknown {
+	if runstore.OutcomeOf(err) == runstore.Unknown || errors.Is(err, runstore.ErrUnavailable) {
 		return err // the next attempt repeats the request under the same grant id
 	}
 	l.grant = ""
@@ -150,7 +150,7 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 
 func (l *Lock) acquireLease(ctx context.Context, record resourcelock.LeaderElectionRecord, writes runstore.Writes) error {
 	granted, err := l.store.AcquireLease(ctx, runstore.AcquireRequest{Run: l.run, LeaseSpec: l.spec(record), Writes: writes})
-	if runstore.OutcomeOf(err) == runstore.Unknown {
+	if runstore.OutcomeOf(err) == runstore.Unknown || errors.Is(err, runstore.ErrUnavailable) {
 		return err // the next attempt repeats the request under the same grant id
 	}
 	l.grant = ""

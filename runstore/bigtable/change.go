@@ -68,7 +68,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 	}
 	defer s.runs.release(r)
 	fresh, ticket, moved := false, newTicket(s.clock.local), false
-	var late runState // found too old for the change by the server's clock
+	var late term // found to have ended by the server's clock
 	for t := s.newBackoff(); ; {
 		if !fresh && (n.fresh || !r.has(n)) {
 			if err := s.load(ctx, r, n); err != nil {
@@ -117,10 +117,10 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			fresh = false
 			continue
 		}
-		if seen := r.state(); asked && seen != late && (errors.Is(err, runstore.ErrLeaseExpired) || errors.Is(err, runstore.ErrNoProgress)) {
+		if asked && (errors.Is(err, runstore.ErrLeaseExpired) || errors.Is(err, runstore.ErrNoProgress)) && r.term(err) != late {
 			// Another handle may have renewed the lease between the read of the run and that of the clock.
+			late, fresh = r.term(err), false // it has not if the next read finds the same
 			r.forget()
-			late, fresh = seen, false // it has not if the next read finds the same state
 			continue
 		}
 		if (err != nil || e == nil || e.replay) && !fresh {
@@ -156,13 +156,11 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		swapped, ambiguous, err := s.swap(ctx, r, e, t, ticket)
 		entryErr := waitAlongside()
 		if err != nil {
-			if r.forget(); runstore.OutcomeOf(err) == runstore.NotApplied {
-				s.garbage.deleteOrphans(e.orphans()...)
-			}
-			if !errors.Is(err, runstore.ErrLeaseExpired) {
+			if r.forget(); !errors.Is(err, runstore.ErrLeaseExpired) {
 				return nil, err
 			}
 			// Nothing was sent, because the lease has ended by this head. It may have been renewed since.
+			s.garbage.deleteOrphans(e.orphans()...)
 			if fresh = false; t.Left() < 0 {
 				return nil, outcome.Unavailable(errBusy)
 			}

@@ -3,6 +3,7 @@ package bigtable
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,13 +42,15 @@ type cachedRun struct {
 	moving       atomic.Bool
 }
 
-// runState identifies a state of a run, heartbeats included.
-type runState struct {
-	stored string
-	beat   int64
-}
+// term identifies what a refusal for a lease's time depends on: the grant, and its expiry or last progress.
+type term struct{ token, at int64 }
 
-func (r *cachedRun) state() runState { return runState{string(r.stored), r.beat} }
+func (r *cachedRun) term(refusal error) term {
+	if errors.Is(refusal, runstore.ErrNoProgress) {
+		return term{r.head.Token, r.head.Progressed}
+	}
+	return term{r.head.Token, r.head.expiry(r.beat)}
+}
 
 // runCache is what a handle remembers of the runs that it writes to.
 type runCache struct {

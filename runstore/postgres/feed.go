@@ -61,7 +61,8 @@ type positions struct {
 }
 
 // set sets what the server shows, even if it is a lower epoch than before: that of a store that was
-// restored. If another read has shown a higher epoch meanwhile, refreshBase reads it again.
+// restored. If another read has shown a higher epoch meanwhile, refreshBase reads it again, and checkBase
+// refuses the statements of that epoch.
 func (p *positions) set(epoch runstore.Epoch, base int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

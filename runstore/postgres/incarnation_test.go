@@ -209,7 +209,8 @@ func TestHandleMeetsAnOlderStore(t *testing.T) {
 	exec(t, conn, fmt.Sprintf(`ALTER DATABASE %q RENAME TO %q`, name(newer), name(newer)+"-replaced"))
 	exec(t, conn, fmt.Sprintf(`ALTER DATABASE %q RENAME TO %q`, name(older), name(newer)))
 	network.Reset()
-	commit(t, s, appending(hold(t, s, "next"), "after"))
+	// The lease is another handle's, so that the commit is made before s has a new connection.
+	commit(t, s, appending(hold(t, open(t, newer), "next"), "after"))
 	if p := feed(t, s, last, 1)[0].Position; p <= last || p > last+1<<40 {
 		t.Errorf("got the position %d, want one soon after %d", p, last)
 	}

@@ -3,13 +3,15 @@
 package postgres_test
 
 import (
+	"bytes"
 	"errors"
-	"io"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -26,6 +28,7 @@ type pooler struct {
 	mu      sync.Mutex // held for writing to a server, and for replacing servers
 	target  string
 	clients []*pooled
+	lose    atomic.Bool
 }
 
 type pooled struct {
@@ -65,7 +68,7 @@ func (p *pooler) serve(client net.Conn) {
 	p.mu.Lock()
 	if c.server, err = net.Dial("tcp", p.target); err == nil {
 		_, err = c.server.Write(c.startup)
-		go copyReplies(client, c.server)
+		go p.copyReplies(client, c.server)
 		p.clients = append(p.clients, c)
 	}
 	p.mu.Unlock()
@@ -84,7 +87,33 @@ func (p *pooler) serve(client net.Conn) {
 	}
 }
 
-func copyReplies(client, server net.Conn) { _, _ = io.Copy(client, server) }
+// copyReplies passes on what a server sends. If lose is set, it drops the next replies once they are whole, sends
+// the error of a proxy whose server has died, and closes the client's connection.
+func (p *pooler) copyReplies(client, server net.Conn) {
+	buf := make([]byte, 64<<10)
+	for lost := []byte(nil); ; {
+		n, err := server.Read(buf)
+		if err != nil {
+			return
+		}
+		if !p.lose.Load() {
+			if _, err := client.Write(buf[:n]); err != nil {
+				return
+			}
+			continue
+		}
+		idle := []byte{'Z', 0, 0, 0, 5, 'I'} // ReadyForQuery
+		if lost = append(lost, buf[:n]...); bytes.HasSuffix(lost, idle) {
+			p.lose.Store(false)
+			died := &pgproto3.ErrorResponse{Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "08P01", Message: "server conn crashed?"}
+			if message, err := died.Encode(nil); err == nil {
+				_, _ = client.Write(message)
+			}
+			_ = client.Close()
+			return
+		}
+	}
+}
 
 // replace connects every client, none of which has a request in flight, to another server.
 func (p *pooler) replace(t *testing.T, target string) {
@@ -110,7 +139,7 @@ func (p *pooler) replace(t *testing.T, target string) {
 			t.Fatal(err)
 		}
 		c.server = server
-		go copyReplies(c.client, server)
+		go p.copyReplies(c.client, server)
 	}
 }
 
@@ -202,5 +231,28 @@ func TestPooledWritesHaveTheServersPositions(t *testing.T) {
 			t.Errorf("%s: of %d events %d are above the base", name, all-before, above)
 		}
 		before = all
+	}
+}
+
+// TestPooledWriteWithoutAReplyIsAppliedOnce checks that the error of a proxy whose server has died after the
+// commit, which comes in the place of the guard's result, does not count as the guard's.
+func TestPooledWriteWithoutAReplyIsAppliedOnce(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := newPooler(t, u.Host)
+	s := open(t, with(at(t, address, proxy.Addr().String()), "pooled=yes", "pool_max_conns=1"), quiet)
+	lease, other := hold(t, s, "run"), hold(t, s, "other")
+	proxy.lose.Store(true)
+	commit(t, s, appending(lease, "one"))
+	proxy.lose.Store(true)
+	if _, err := s.CommitMulti(t.Context(), []runstore.Batch{appending(lease, "two"), appending(other, "one")}); err != nil {
+		t.Error(err)
+	}
+	if n := get[int](t, connect(t, address), `SELECT count(*)::int FROM tapestore.events`); n != 3 || proxy.lose.Load() {
+		t.Errorf("%d events are stored, want 3; the replies were lost: %t", n, !proxy.lose.Load())
 	}
 }

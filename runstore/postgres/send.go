@@ -147,6 +147,9 @@ func (e *engine) roundTrip(ctx context.Context, all []*statement) ([]writeResult
 		return nil, err
 	}
 	defer done()
+	if err := e.checkBase(all); err != nil {
+		return nil, err
+	}
 	for _, r := range requests {
 		r.gotConn()
 	}

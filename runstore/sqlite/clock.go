@@ -75,7 +75,7 @@ func (c *clock) read(a anchor, wall time.Time) time.Time {
 
 // refresh adopts the anchor in the database when another handle has set it since. That anchor is of
 // this boot, because this process is still running. An anchor only moves forward: an older one
-// comes from a snapshot that was taken earlier.
+// comes from a snapshot that was taken earlier. Processes that do not know their boot set none.
 func (c *clock) refresh(since, at int64) {
 	boot, _ := c.host.Up()
 	a := anchor{boot: boot, since: time.Duration(since), at: runstore.FromMicros(at)}
@@ -127,7 +127,11 @@ func (c *clock) load(ctx context.Context, tx *conn) (a anchor, now time.Time, er
 			return a, now, err
 		}
 	}
-	_, err = tx.exec(ctx, sqlClockSet, fresh.boot, int64(fresh.since), fresh.at.UnixMicro(), fresh.at.UnixMicro())
+	set := fresh
+	if boot == "" {
+		set = stored // it stays for the processes that know their boot
+	}
+	_, err = tx.exec(ctx, sqlClockSet, set.boot, int64(set.since), set.at.UnixMicro(), fresh.at.UnixMicro())
 	return fresh, fresh.at, err
 }
 

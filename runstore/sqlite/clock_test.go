@@ -48,6 +48,30 @@ func now(t *testing.T, s *sqlite.Store) time.Time {
 	return now
 }
 
+// TestProcessWithoutABootID opens a store through a process that does not know its boot, beside one that does
+// and whose host has been up for a day. The clock of the latter stays as it is.
+func TestProcessWithoutABootID(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	up, unknown := embedded.NewHost(), embedded.NewHost()
+	for _, h := range []*embedded.Host{up, unknown} {
+		h.Advance(24 * time.Hour)
+	}
+	unknown.SetBoot("")
+	s := openAt(t, path, up)
+	held(t, s, 5*time.Minute)
+	other := openAt(t, path, unknown)
+	if err := contend(t, other); !errors.Is(err, runstore.ErrLeaseHeld) {
+		t.Errorf("through the process without a boot: got %v, want ErrLeaseHeld", err)
+	}
+	if err := contend(t, s); !errors.Is(err, runstore.ErrLeaseHeld) {
+		t.Errorf("through the other process: got %v, want ErrLeaseHeld", err)
+	}
+	if d := now(t, s).Sub(now(t, other)); d > time.Hour {
+		t.Errorf("the clocks are %v apart", d)
+	}
+}
+
 // TestWallClockSteps lets the host's wall clock do what the names of the cases say. A lease holds
 // for exactly its TTL of elapsed time in each.
 func TestWallClockSteps(t *testing.T) {

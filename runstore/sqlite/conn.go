@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 
 	"modernc.org/sqlite"
 )
@@ -22,10 +23,12 @@ type conn struct {
 }
 
 // connect opens a connection to the store's file. Pragmas apply to one connection, so the name with
-// which every connection is opened contains them.
+// which every connection is opened contains them. On macOS a sync flushes the drive with fullfsync only:
+// https://www.sqlite.org/pragma.html#pragma_fullfsync
 //
 // Opening reads the schema, so it may meet a lock like any statement.
 func (db *database) connect(ctx context.Context, pragmas ...string) (*conn, error) {
+	pragmas = append(slices.Clone(pragmas), "fullfsync(1)", "checkpoint_fullfsync(1)")
 	path, params := db.path, url.Values{"_pragma": pragmas, "_error_rc": {"1"}}
 	if db.opts.vfs != "" {
 		params.Set("vfs", db.opts.vfs)

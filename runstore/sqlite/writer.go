@@ -41,6 +41,9 @@ type writer struct {
 	maxSize  int // the maximum number of operations in one transaction
 	lastSize int // the number of operations in the last transaction; only the leader uses it
 
+	// inDoubt is set while the log may hold a commit of unknown outcome: see commit. Only the leader uses it.
+	inDoubt bool
+
 	mu      sync.Mutex
 	queue   []*operation
 	leading bool // an operation leads
@@ -332,6 +335,7 @@ func (w *writer) apply(tx *tx, group []*operation) error {
 
 // end commits the transaction. The error applies to all operations.
 func (w *writer) end(tx *tx) error {
+	tx.changed = tx.changed || w.inDoubt
 	if err := w.store.catchDamage(tx.finish); err != nil {
 		if rollbackErr := w.rollback(tx.c); rollbackErr != nil {
 			return outcome.Unknown(errors.Join(err, rollbackErr))
@@ -352,11 +356,13 @@ func (w *writer) end(tx *tx) error {
 // completely, and the frame that marks the commit is written last. Any other failure leaves the
 // outcome unknown. A failed sync, for example, leaves a complete commit in the log: this process
 // does not see that commit, but if the process is killed before its next commit, the next process
-// recovers it.
+// recovers it. So the next transaction changes a row even if all its operations are refused: its commit
+// overwrites the other one in the log before a caller gets a definite answer.
 func (w *writer) commit(c *conn) error {
 	for wait := newLockBackoff(); ; {
 		_, err := c.exec(context.Background(), "COMMIT")
 		if err == nil {
+			w.inDoubt = false
 			return nil
 		}
 		if isBusy(err) {
@@ -367,6 +373,7 @@ func (w *writer) commit(c *conn) error {
 		if code(err) == sqlite3.SQLITE_FULL && rollbackErr == nil {
 			return &brokenError{unavailable(err)}
 		}
+		w.inDoubt = true
 		return outcome.Unknown(errors.Join(err, rollbackErr))
 	}
 }

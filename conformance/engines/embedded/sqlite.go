@@ -128,6 +128,9 @@ func (h *Host) Wall() time.Time {
 func (h *Host) Up() (string, time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.boot == "" {
+		return "", 0
+	}
 	return h.boot, time.Since(h.began) + h.passed
 }
 
@@ -145,7 +148,7 @@ func (h *Host) SetWall(step time.Duration) {
 	h.step = step
 }
 
-// SetBoot sets the name of the host's boot; "" means that the host does not report one.
+// SetBoot sets the name of the host's boot; "" means that the host reports neither it nor its uptime.
 func (h *Host) SetBoot(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
