@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -22,6 +23,12 @@ type Dispatch func(ctx context.Context, e *tapepb.EffectRecord) (response string
 //   - that matches [ErrNotSent], or for an IDEMPOTENT effect, the effect is due again after
 //     Loop.Retry;
 //   - otherwise the effect is UNKNOWN, for a reconciler: a repeat might act twice.
+//
+// An effect that is not IDEMPOTENT is also UNKNOWN, and dispatch is not called, if another claim of
+// it may have lapsed without a report: the listed effect still has a claim, or a claim was granted
+// between the list and this claim. The dispatcher of that claim may have called the counterparty.
+// Loop.OnError receives an error that matches [ErrUnsettled]. So a dispatcher that dies between its
+// claim and its report leaves such an effect to a reconciler, whether it called or not.
 //
 // Every report presents the generation of its claim. If the claim has lapsed and another process
 // has claimed the effect since, the report changes nothing. An outcome that is not recorded,
@@ -48,7 +55,7 @@ func (c *Client) DispatchEffects(ctx context.Context, l Loop, connector string, 
 
 func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, dispatch Dispatch) (done bool, err error) {
 	name, sent := c.claimer(), time.Now()
-	claim, err := c.tape.ClaimEffectDispatch(ctx, &tapepb.ClaimEffectDispatchRequest{
+	claim, err := c.claiming.ClaimEffectDispatch(ctx, &tapepb.ClaimEffectDispatchRequest{
 		RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), Claimer: name, LeaseTtlMs: l.TTL.Milliseconds(),
 	})
 	if err != nil {
@@ -61,9 +68,12 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 	}
 	generation := current.GetDispatchClaimGeneration()
 	outcome := &tapepb.CompleteEffectRequest{RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), ClaimGeneration: generation}
-	failed := handle(ctx, l, sent, func(ctx context.Context) error {
-		return carryOut(ctx, outcome, e.GetIdempotencyKey(), func(ctx context.Context, _ string) (string, error) { return dispatch(ctx, current) })
-	})
+	failed := unreportedClaim(e, current)
+	if failed == nil {
+		failed = handle(ctx, l, sent, func(ctx context.Context) error {
+			return carryOut(ctx, outcome, e.GetIdempotencyKey(), func(ctx context.Context, _ string) (string, error) { return dispatch(ctx, current) })
+		})
+	}
 	// Report even if the loop is ending: the counterparty may have acted.
 	ctx = context.WithoutCancel(ctx)
 	if failed == nil {
@@ -86,6 +96,28 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 	}
 	_, err = c.tape.RecordDispatchAttempt(ctx, report)
 	return err == nil, errors.Join(fmt.Errorf("dispatch of %q: %w", e.GetIdempotencyKey(), failed), err)
+}
+
+// unreportedClaim returns an error that matches ErrUnsettled if the effect is not IDEMPOTENT and the
+// dispatcher of an earlier claim may have called the counterparty without a report. listed is the
+// effect as it was listed, granted is the effect with this dispatcher's claim. A report and an
+// observation of the counterparty end a claim, so a listed effect that still has a claim was claimed
+// by a dispatcher that reported nothing before the claim lapsed. Of a claim between the list and the
+// grant only the generation is left.
+func unreportedClaim(listed, granted *tapepb.EffectRecord) error {
+	if granted.GetSemantics() == tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT {
+		return nil
+	}
+	if listed.GetDispatchClaimedBy() != "" || listed.GetDispatchClaimExpiresAtMs() != 0 { // a claimer's name may be empty
+		return fmt.Errorf("not called: the claim of %q lapsed without a report, and its dispatcher may have called the counterparty: %w",
+			listed.GetDispatchClaimedBy(), ErrUnsettled)
+	}
+	before, is := listed.GetDispatchClaimGeneration(), granted.GetDispatchClaimGeneration()
+	if is != 0 && is != before+1 { // 0: the server has no generations
+		return fmt.Errorf("not called: claim %d follows claim %d of the listed effect, and the dispatcher of a claim in between may have called the counterparty: %w",
+			is, before, ErrUnsettled)
+	}
+	return nil
 }
 
 // handle calls a handler under a claim that was requested at sent. If the claim is too old by now,
@@ -178,19 +210,33 @@ type Fire func(ctx context.Context, t *tapepb.TimerRecord) error
 // the cause. A claim fires a timer once over all processes. If the handler fails, the timer is set
 // again, to Loop.Retry from now, unless the error matches [ErrPermanent].
 //
-// The protocol's claim of a timer is final: up to Loop.Claim timers are lost with a process that
-// dies before it has handled them, or with a lost reply to their claim.
+// The protocol's claim of a timer is final. Up to Loop.Claim timers are lost
 //
-// The protocol has no conditional SetTimer. If the handler fails after the run has cancelled its
-// timer or set it again, the timer is nevertheless set again as it was claimed. While replies are
-// lost, a timer whose handler has failed may be set again, and fire, twice.
+//   - if the reply to their claim is lost (the connection fails, or Options.RequestTimeout passes), or
+//     the server gets no reply from its store;
+//   - if the process dies before their handlers have returned or, after an error, before SetTimer is
+//     applied.
+//
+// SetTimer is repeated until it is applied, without regard for Options.RetryTimeout. Meanwhile the
+// timer counts towards Loop.Claim. A timer whose handler has failed is lost only
+//
+//   - if the server refuses SetTimer for a reason that is not transient, for example because the run
+//     was purged or the client's token has expired;
+//   - if ctx has ended, and SetTimer is not applied within 30 s after that.
+//
+// Loop.OnError receives the error of the handler when it fails, and the error of SetTimer once the
+// loop gives up.
+//
+// The protocol has no conditional SetTimer. If the run cancels its timer or sets it again before
+// SetTimer is applied, the timer is nevertheless set again as it was claimed. While replies are lost,
+// a timer whose handler has failed may be set again, and fire, more than once.
 func (c *Client) FireTimers(ctx context.Context, l Loop, fire Fire) error {
 	l = l.withDefaults()
 	var pages pages
 	return l.run(ctx, func(ctx context.Context, limit int) ([]job, error) {
 		var listed *tapepb.ListDueTimersResponse
 		err := pages.look(func(token string) (n int, next string, err error) {
-			listed, err = c.tape.ListDueTimers(ctx, &tapepb.ListDueTimersRequest{Limit: int64(limit), Claim: true, PageToken: token})
+			listed, err = c.claiming.ListDueTimers(ctx, &tapepb.ListDueTimersRequest{Limit: int64(limit), Claim: true, PageToken: token})
 			return len(listed.GetTimers()), listed.GetNextPageToken(), err
 		})
 		var jobs []job
@@ -203,6 +249,10 @@ func (c *Client) FireTimers(ctx context.Context, l Loop, fire Fire) error {
 	})
 }
 
+// setTimerAfterEnd is 30 s, for which the SetTimer of a failed timer is repeated after the loop's
+// context has ended. It is the time that Kubernetes gives a process between SIGTERM and SIGKILL.
+const setTimerAfterEnd = 30 * time.Second
+
 func (c *Client) fire(ctx context.Context, l Loop, t *tapepb.TimerRecord, fire Fire) error {
 	failed := handle(ctx, l, time.Now(), func(ctx context.Context) error { return fire(ctx, proto.CloneOf(t)) })
 	if failed == nil {
@@ -212,9 +262,19 @@ func (c *Client) fire(ctx context.Context, l Loop, t *tapepb.TimerRecord, fire F
 	if errors.Is(failed, ErrPermanent) {
 		return failed
 	}
+	l.OnError(failed) // now: SetTimer may be repeated for a long time
+	late, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() {
+		pace.Pause(late, setTimerAfterEnd)
+		cancel(context.Cause(ctx))
+	})()
 	// Repeat even if the repeat may be applied again: a timer may fire twice but must not be lost.
-	err := c.retryCall(context.WithoutCancel(ctx), tapepb.Tape_SetTimer_FullMethodName, &tapepb.SetTimerRequest{
+	err := c.repeatCall(late, tapepb.Tape_SetTimer_FullMethodName, &tapepb.SetTimerRequest{
 		RunId: t.GetRunId(), TimerId: t.GetTimerId(), FireAtMs: l.retryAt(), Kind: t.GetKind(), PayloadJson: t.GetPayloadJson(),
 	}, &tapepb.TimerRecord{}, true, sleeping)
-	return errors.Join(failed, err)
+	if err != nil {
+		return fmt.Errorf("timer %q of run %q may be lost: %w", t.GetTimerId(), t.GetRunId(), err)
+	}
+	return nil
 }

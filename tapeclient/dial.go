@@ -43,7 +43,8 @@ type Options struct {
 	// RequestTimeout bounds one attempt of a call, on the monotonic clock of this process. Default
 	// 10 s.
 	RequestTimeout time.Duration
-	// RetryTimeout bounds a call with its repeats. Default 30 s.
+	// RetryTimeout bounds a call with its repeats, except the SetTimer of [Client.FireTimers] after a
+	// failed handler. Default 30 s.
 	RetryTimeout time.Duration
 	// TLS configures TLS for Dial with a tapes:// or grpcs:// URL: authorities of the server, a
 	// certificate of the client. By default the authorities of the system are trusted, from TLS 1.2.
@@ -59,6 +60,8 @@ type Client struct {
 	cc     grpc.ClientConnInterface
 	closer func() error
 	tape   tapepb.TapeClient
+
+	claiming tapepb.TapeClient // on a claimInvoker
 }
 
 // Dial returns a client of the server at url. The forms are tape://HOST:PORT, grpc://HOST:PORT and
@@ -155,6 +158,7 @@ func New(cc grpc.ClientConnInterface, opts *Options) (*Client, error) {
 		c.opts.Owner = fmt.Sprintf("%s:%d", host, os.Getpid())
 	}
 	c.tape = tapepb.NewTapeClient(&invoker{client: c})
+	c.claiming = tapepb.NewTapeClient(&claimInvoker{invoker{client: c}})
 	return c, nil
 }
 

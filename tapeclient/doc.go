@@ -34,7 +34,8 @@
 // the same identity until Options.RetryTimeout has passed or its context has ended. The identity is
 // the protocol's: a decision's index, an effect's key, a claim's generation. Writes whose repeat
 // would be applied again (ChargeBudget, SendSignal, SetTimer and the others that [Client.Tape]
-// lists) are repeated only if they were surely not applied.
+// lists) are repeated only if they were surely not applied. [Client.FireTimers] documents its
+// SetTimer, which is an exception.
 //
 // # Loops
 //

@@ -92,7 +92,7 @@ const (
 type network struct {
 	*grpc.ClientConn
 
-	bare  atomic.Bool // the server answers no grants
+	bare  atomic.Bool // the server answers no grants and no generations
 	older atomic.Bool // BeginEffect does not answer the effect's run and mode
 
 	mu    sync.Mutex
@@ -161,6 +161,20 @@ func (n *network) Invoke(ctx context.Context, method string, args, reply any, op
 	case *tapepb.ResumeRunResponse:
 		if n.bare.Load() {
 			r.Grant, r.Run.Token = nil, 0
+		}
+	case *tapepb.ClaimEffectDispatchResponse:
+		if n.bare.Load() && err == nil {
+			r.Generation, r.Effect.DispatchClaimGeneration = 0, 0
+		}
+	case *tapepb.ListEffectsToDispatchResponse:
+		for _, e := range r.GetEffects() {
+			if n.bare.Load() {
+				e.DispatchClaimGeneration = 0
+			}
+		}
+	case *tapepb.EffectRecord:
+		if n.bare.Load() {
+			r.DispatchClaimGeneration = 0
 		}
 	}
 	if what == replyLost {

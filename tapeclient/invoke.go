@@ -30,6 +30,21 @@ type invoker struct {
 	run    *Run // nil unless this is a driver's connection
 }
 
+// claimInvoker is a connection for calls that claim work. The end of a call's context prevents further
+// attempts and does not cancel the attempt in flight: without the reply the claimed work could not be
+// given back.
+type claimInvoker struct{ invoker }
+
+// Invoke makes a call, with repeats.
+func (v *claimInvoker) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	req := args.(proto.Message)
+	if ctx.Err() != nil {
+		return notSent(ctx, method, req)
+	}
+	untilEnd := func(_ context.Context, d time.Duration, _ bool) bool { return pace.Pause(ctx, d) }
+	return v.client.retryCall(context.WithoutCancel(ctx), method, req, reply.(proto.Message), !unrepeatable(req), untilEnd, opts...)
+}
+
 // NewStream opens a stream, which is not repeated.
 func (v *invoker) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	return v.client.cc.NewStream(ctx, desc, method, opts...)
@@ -44,12 +59,19 @@ func (v *invoker) Invoke(ctx context.Context, method string, args, reply any, op
 	return v.run.invoke(ctx, method, v.run.fenced(req), reply.(proto.Message), opts...)
 }
 
-// retryCall repeats a call until the outcome is known, the error is final, or time is up. Between
-// attempts it waits with wait. After an attempt with an unknown outcome it repeats only if the
-// request is repeatable, and a refusal of the repeat says nothing about that attempt: the outcome
-// of the call stays unknown.
+// retryCall repeats a call as repeatCall does, and gives up once Options.RetryTimeout has passed.
 func (c *Client) retryCall(ctx context.Context, method string, req, reply proto.Message, repeatable bool, wait waiter, opts ...grpc.CallOption) error {
 	deadline := time.Now().Add(c.opts.RetryTimeout)
+	return c.repeatCall(ctx, method, req, reply, repeatable, func(ctx context.Context, d time.Duration, ambiguous bool) bool {
+		return time.Until(deadline) >= d && wait(ctx, d, ambiguous)
+	}, opts...)
+}
+
+// repeatCall repeats a call until the outcome is known, the error is final, or ctx has ended. Between
+// attempts it waits with wait, which may end the repeats. After an attempt with an unknown outcome it
+// repeats only if the request is repeatable, and a refusal of the repeat says nothing about that
+// attempt: the outcome of the call stays unknown.
+func (c *Client) repeatCall(ctx context.Context, method string, req, reply proto.Message, repeatable bool, wait waiter, opts ...grpc.CallOption) error {
 	ambiguous := false
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		proto.Reset(reply)
@@ -63,7 +85,7 @@ func (c *Client) retryCall(ctx context.Context, method string, req, reply proto.
 		unknown := runstore.OutcomeOf(err) == runstore.Unknown
 		length := pause/2 + rand.N(pause)
 		if again := errors.Is(err, runstore.ErrUnavailable) || unknown && repeatable && !final(err); !again || ctx.Err() != nil ||
-			time.Until(deadline) < length || !wait(ctx, length, ambiguous || unknown) {
+			!wait(ctx, length, ambiguous || unknown) {
 			if ambiguous && !unknown {
 				err = &Error{OpError: &runstore.OpError{
 					Op: path.Base(method), Run: runOf(req), Err: runstore.ErrUnknownOutcome, Cause: err,
@@ -75,8 +97,8 @@ func (c *Client) retryCall(ctx context.Context, method string, req, reply proto.
 	}
 }
 
-// waiter waits between two attempts. It reports false if ctx ended first. ambiguous reports that the
-// outcome of an attempt is unknown.
+// waiter waits between two attempts. It reports false if ctx ended first, or if no attempt is to
+// follow. ambiguous reports that the outcome of an attempt is unknown.
 type waiter func(ctx context.Context, d time.Duration, ambiguous bool) bool
 
 // sleeping is a waiter that only sleeps.

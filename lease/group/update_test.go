@@ -3,7 +3,7 @@ package group_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,14 +125,26 @@ func TestNextWriteHasTheAttributesOfAnUnknownOutcome(t *testing.T) {
 type refusing struct {
 	runstore.RunStore
 	run  runstore.RunID
-	down atomic.Bool
 	err  error
+	mu   sync.Mutex // guards what follows
+	down bool
 	last runstore.Batch
 }
 
+func (s *refusing) set(down bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = down
+}
+
 func (s *refusing) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	if s.down.Load() && b.Run() == s.run {
+	s.mu.Lock()
+	down := s.down && b.Run() == s.run
+	if down {
 		s.last = b
+	}
+	s.mu.Unlock()
+	if down {
 		return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: s.err}
 	}
 	return s.RunStore.Commit(ctx, b)
@@ -160,11 +172,11 @@ func TestLateWriteOfAttributes(t *testing.T) {
 	withRefusing(t, runstore.ErrUnknownOutcome, func(ctx context.Context, g *group.Group, m *group.Membership, s *refusing) {
 		attempt, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		s.down.Store(true)
+		s.set(true)
 		if err := m.SetAttributes(attempt, []byte("first")); !errors.Is(err, runstore.ErrUnknownOutcome) {
 			t.Errorf("got %v, want an unknown outcome", err)
 		}
-		s.down.Store(false)
+		s.set(false)
 		if err := m.SetAttributes(ctx, []byte("second")); err != nil {
 			t.Error(err)
 		}
@@ -185,7 +197,7 @@ func TestEndOfShardsIsRecordedAfterAnOutage(t *testing.T) {
 		shards, stop := context.WithCancel(ctx)
 		go func() {
 			time.Sleep(time.Second) // the number of shards is recorded
-			s.down.Store(true)
+			s.set(true)
 			stop()
 		}()
 		if err := m.Shards(shards, 1, func(ctx context.Context, _ *lease.Held, _ int) error { <-ctx.Done(); return nil }); !errors.Is(err, context.Canceled) {
@@ -201,7 +213,7 @@ func TestEndOfShardsIsRecordedAfterAnOutage(t *testing.T) {
 		if n := shared(); n != 1 {
 			t.Errorf("the record shows %d shards during the outage, want 1", n)
 		}
-		s.down.Store(false)
+		s.set(false)
 		time.Sleep(ttl) // more than the interval of the retries
 		if n := shared(); n != 0 {
 			t.Errorf("the record shows %d shards, want none", n)
