@@ -28,8 +28,9 @@ func (q ObligationQuery) wants(s ObligationStatus) bool {
 }
 
 // ListObligations returns the obligations of a run, latest registration first, which is the order
-// of unwinding. If they would not fit into one answer of 4 MiB, it leaves out the oldest; with a filter the error
-// is runstore.ErrTooLarge then, because a caller that unwinds would leave them undone. An obligation that cannot be
+// of unwinding. If they would not fit into one answer of 4 MiB, it leaves out the oldest; if the
+// query selects what is to be undone (Unresolved, PENDING or COMMITTED), the error is runstore.ErrTooLarge then,
+// because a caller that unwinds would leave them undone. An obligation that cannot be
 // read is logged and left out. One read per page of the run's obligations.
 func (t *Tape) ListObligations(ctx context.Context, q ObligationQuery) ([]Obligation, error) {
 	if err := checkRun(q.Run); err != nil {
@@ -71,7 +72,8 @@ func (t *Tape) ListObligations(ctx context.Context, q ObligationQuery) ([]Obliga
 			trim()
 		}
 	}
-	if trim(); floor > 0 && (q.Unresolved || q.Status > 0) {
+	open := q.Unresolved || q.Status == ObligationPending || q.Status == ObligationCommitted
+	if trim(); floor > 0 && open {
 		return nil, &runstore.InputError{
 			Kind: runstore.ErrTooLarge, Field: "run_id",
 			Problem: fmt.Sprintf("%.64q has obligations that do not fit into an answer of %d bytes. Resolve some, which ListUnresolvedObligations lists", q.Run, maxAnswer),

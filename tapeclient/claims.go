@@ -24,11 +24,11 @@ type Dispatch func(ctx context.Context, e *tapepb.EffectRecord) (response string
 //     Loop.Retry;
 //   - otherwise the effect is UNKNOWN, for a reconciler: a repeat might act twice.
 //
-// An effect that is not IDEMPOTENT is also UNKNOWN, and dispatch is not called, if another claim of
+// A NON_IDEMPOTENT effect is also UNKNOWN, and dispatch is not called, if another claim of
 // it may have lapsed without a report: the listed effect still has a claim, or a claim was granted
 // between the list and this claim. The dispatcher of that claim may have called the counterparty.
-// Loop.OnError receives an error that matches [ErrUnsettled]. So a dispatcher that dies between its
-// claim and its report leaves such an effect to a reconciler, whether it called or not.
+// Loop.OnError receives an error that matches [ErrUnsettled]. So a dispatcher that dies, or loses the
+// server, between its claim and its report leaves such an effect to a reconciler, whether it called or not.
 //
 // Every report presents the generation of its claim. If the claim has lapsed and another process
 // has claimed the effect since, the report changes nothing. An outcome that is not recorded,
@@ -98,14 +98,15 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 	return err == nil, errors.Join(fmt.Errorf("dispatch of %q: %w", e.GetIdempotencyKey(), failed), err)
 }
 
-// unreportedClaim returns an error that matches ErrUnsettled if the effect is not IDEMPOTENT and the
+// unreportedClaim returns an error that matches ErrUnsettled if a repeat of the effect may act twice and the
 // dispatcher of an earlier claim may have called the counterparty without a report. listed is the
 // effect as it was listed, granted is the effect with this dispatcher's claim. A report and an
 // observation of the counterparty end a claim, so a listed effect that still has a claim was claimed
 // by a dispatcher that reported nothing before the claim lapsed. Of a claim between the list and the
-// grant only the generation is left.
+// grant the generation is left and, if it was reported, the attempt.
 func unreportedClaim(listed, granted *tapepb.EffectRecord) error {
-	if granted.GetSemantics() == tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT {
+	switch granted.GetSemantics() {
+	case tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT, tapepb.EffectSemantics_EFFECT_SEMANTICS_OBSERVE_ONLY: // the latter only reads
 		return nil
 	}
 	if listed.GetDispatchClaimedBy() != "" || listed.GetDispatchClaimExpiresAtMs() != 0 { // a claimer's name may be empty
@@ -113,7 +114,8 @@ func unreportedClaim(listed, granted *tapepb.EffectRecord) error {
 			listed.GetDispatchClaimedBy(), ErrUnsettled)
 	}
 	before, is := listed.GetDispatchClaimGeneration(), granted.GetDispatchClaimGeneration()
-	if is != 0 && is != before+1 { // 0: the server has no generations
+	reported := int64(granted.GetDispatchAttempts() - listed.GetDispatchAttempts())
+	if is != 0 && is-before-1 > reported { // 0: the server has no generations
 		return fmt.Errorf("not called: claim %d follows claim %d of the listed effect, and the dispatcher of a claim in between may have called the counterparty: %w",
 			is, before, ErrUnsettled)
 	}

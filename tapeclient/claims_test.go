@@ -20,8 +20,8 @@ import (
 const unknown = tapepb.EffectStatus_EFFECT_STATUS_UNKNOWN
 
 // A dispatcher calls the counterparty, and no report of it reaches the server while its claim lasts, as if
-// it had been killed. The next dispatcher repeats the call only for an IDEMPOTENT effect; it leaves any
-// other to a reconciler, and says so.
+// it had been killed. The next dispatcher repeats the call unless the effect is NON_IDEMPOTENT; it leaves such
+// an effect to a reconciler, and says so.
 func TestDispatchAfterALapsedClaim(t *testing.T) {
 	for semantics, want := range map[tapepb.EffectSemantics]struct {
 		calls  int
@@ -29,7 +29,7 @@ func TestDispatchAfterALapsedClaim(t *testing.T) {
 	}{
 		tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT:     {2, confirmed},
 		tapepb.EffectSemantics_EFFECT_SEMANTICS_NON_IDEMPOTENT: {1, unknown},
-		tapepb.EffectSemantics_EFFECT_SEMANTICS_OBSERVE_ONLY:   {1, unknown},
+		tapepb.EffectSemantics_EFFECT_SEMANTICS_OBSERVE_ONLY:   {2, confirmed},
 	} {
 		t.Run(semantics.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -251,9 +251,15 @@ func (s *service) take(ctx context.Context, run runstore.RunID, req fencedReques
 		return err
 	}
 	f := presented
-	if f.IsZero() && !wait {
-		if f, err = s.ofConnection(ctx, run); err != nil {
+	if f.IsZero() {
+		own, err := s.ofConnection(ctx, run)
+		switch {
+		case err != nil:
 			return err
+		case !wait:
+			f = own
+		case !own.IsZero():
+			takeover = tape.TakeNone // the driver has the owner's name, too
 		}
 	}
 	err = call(f, takeover)

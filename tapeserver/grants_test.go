@@ -367,6 +367,12 @@ func TestResumeThatWaitsRenewsNothing(t *testing.T) {
 				_, err := first.BeginRun(t.Context(), again)
 				return err
 			},
+			"BeginRun by the same owner": func() error {
+				again := beginRequest("i")
+				again.LeaseOwner, again.WaitForLease = "A", true
+				_, err := first.BeginRun(t.Context(), again)
+				return err
+			},
 		} { // the connection has the grant, but another caller on it may drive the run
 			wantStatus(t, name+" that waits, on the driver's connection", request(), codes.Aborted, "held")
 		}

@@ -48,6 +48,9 @@ func (e *engine) recheck(ctx context.Context, conn *pgx.Conn, err error) error {
 	if !errors.As(err, &guard) || !errors.As(guard, &server) || server.Code != codeDivisionByZero && !incarnationHidden(server) {
 		return err
 	}
+	if server.SeverityUnlocalized != "ERROR" { // FATAL is the proxy's
+		return err
+	}
 	if err := e.checkConn(ctx, conn); err != nil {
 		return notSent{err}
 	}
@@ -55,12 +58,12 @@ func (e *engine) recheck(ctx context.Context, conn *pgx.Conn, err error) error {
 }
 
 // checkBase returns an error if a statement has another base of positions than the store: the statement was made
-// before its connection, whose check may have found another base, or an earlier epoch than that of the
-// fence that the statement has.
+// before its connection, whose check may have found another base, or an earlier epoch than the one of its
+// requests.
 func (e *engine) checkBase(all []*statement) error {
 	epoch, base := e.positions.current()
 	for _, st := range all {
-		newer := func(r *request) bool { return r.fence.Token().Epoch() > epoch }
+		newer := func(r *request) bool { return r.epoch > epoch }
 		if st.base != nil && (*st.base != base || slices.ContainsFunc(st.requests, newer)) {
 			return notSent{errAnotherIncarnation}
 		}

@@ -16,7 +16,8 @@ import (
 // request is one write in flight: a statement that returns one row.
 type request struct {
 	run   runstore.RunID
-	nonce int64 // identifies this attempt in the database
+	nonce int64          // identifies this attempt in the database
+	epoch runstore.Epoch // of the positions that the handle knew before this attempt
 	sent  localclock.Reading
 
 	// resultKey, if not nil, is the key under which the server stores the result

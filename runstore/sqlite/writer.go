@@ -356,8 +356,8 @@ func (w *writer) end(tx *tx) error {
 // completely, and the frame that marks the commit is written last. Any other failure leaves the
 // outcome unknown. A failed sync, for example, leaves a complete commit in the log: this process
 // does not see that commit, but if the process is killed before its next commit, the next process
-// recovers it. So the next transaction changes a row even if all its operations are refused: its commit
-// overwrites the other one in the log before a caller gets a definite answer.
+// recovers it. So the next transaction of this process changes a row even if all its operations are refused:
+// its commit overwrites the other one in the log before a caller gets a definite answer.
 func (w *writer) commit(c *conn) error {
 	for wait := newLockBackoff(); ; {
 		_, err := c.exec(context.Background(), "COMMIT")
