@@ -72,7 +72,7 @@ func (t *Tape) ListObligations(ctx context.Context, q ObligationQuery) ([]Obliga
 			trim()
 		}
 	}
-	open := q.Unresolved || q.Status == ObligationPending || q.Status == ObligationCommitted
+	open := q.Status <= 0 && q.Unresolved || q.Status == ObligationPending || q.Status == ObligationCommitted
 	if trim(); floor > 0 && open {
 		return nil, &runstore.InputError{
 			Kind: runstore.ErrTooLarge, Field: "run_id",

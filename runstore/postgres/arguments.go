@@ -12,8 +12,11 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// direct reports whether r is a commit that has a dedicated statement.
-func (r *request) direct() bool { return r.write != nil && !r.fence.IsZero() }
+// direct reports whether r is a commit that has a dedicated statement. If the fence is of a later epoch than
+// the positions that the handle knows, it has none: the server adds the base then, or refuses the fence.
+func (r *request) direct() bool {
+	return r.write != nil && !r.fence.IsZero() && r.fence.Token().Epoch() <= r.epoch
+}
 
 // mergeable reports whether r can share a statement with other requests of its run: it is direct,
 // reads and changes no record, and evicts no results.

@@ -92,6 +92,7 @@ func AppendMulti(ctx context.Context, s *Store, batches ...runstore.Batch) error
 	var groups []*runGroup
 	for _, b := range batches {
 		r := commitRequest(b)
+		r.epoch, _ = s.engine.positions.current()
 		r.ctx, r.nonce, r.hints = ctx, newNonce(), s.engine.hints.of(r)
 		if r.hints.evicts {
 			if s.engine.sendGroup(ctx, []*request{r}); r.err != nil {

@@ -94,6 +94,7 @@ func StatementOfAnEvent() string { return commitStatements[form{alone: true, one
 func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
 	r := commitRequest(b)
 	r.nonce = newNonce()
+	r.epoch, _ = s.engine.positions.current()
 	if !r.direct() {
 		return sqlWrite, r.write.args(r.nonce, 0)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // What a raise adds grows with the time that was lost.
@@ -169,4 +170,19 @@ func TestRunWithTheLastPosition(t *testing.T) {
 		t.Errorf("the store was\n%s\nand is\n%s", before, after)
 	}
 	commit(t, s, appending(other, "event"))
+}
+
+// TestAppendOfALaterEpoch checks that a handle sends no base of positions with a fence of a later epoch than it
+// knows: the base is that of an earlier one.
+func TestAppendOfALaterEpoch(t *testing.T) {
+	t.Parallel()
+	s := open(t, database(t))
+	lease := runstore.Lease{Run: "run", Owner: "owner", Grant: "grant", Token: 1}
+	if sql, _ := postgres.StatementOf(s, appending(lease, "x")); sql != postgres.StatementOfAnEvent() {
+		t.Error("an append has no statement of its own")
+	}
+	lease.Token += runstore.Epoch(1).Floor()
+	if sql, _ := postgres.StatementOf(s, appending(lease, "x")); sql == postgres.StatementOfAnEvent() {
+		t.Error("an append under a fence of a later epoch has a base of the handle")
+	}
 }

@@ -15,9 +15,9 @@ import (
 func (e *engine) perform(ctx context.Context, r *request) (*writeResult, error) {
 	r.ctx = ctx
 	for t := e.backoff(); ; {
-		r.nonce, r.hints = newNonce(), e.hints.of(r)
 		err := e.refreshBase(ctx, r.fence.Token().Epoch())
 		r.epoch, _ = e.positions.current()
+		r.nonce, r.hints = newNonce(), e.hints.of(r)
 		if err == nil {
 			err = e.queues.send(r)
 		} else if classify(err) == classAmbiguous { // only a read was sent
