@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 }
 
 // processTTL is short, because the test waits for two expiries. A busy machine may lose a lease before:
-// the test follows terms, whatever their tokens.
+// then there are more terms, with other tokens, and the test follows them.
 const processTTL = 3 * time.Second
 
 // child is a replica: while it is active, it commits an event every 20 ms. It prints its first commit

@@ -45,7 +45,7 @@ type request struct {
 	releases bool
 
 	ctx       context.Context
-	connected *atomic.Bool // runQueue.connected of the group that r is sent in; nil if it is sent by itself
+	connected *atomic.Bool // runQueue.connected of the group that r is sent in; nil for a request sent alone
 	done      chan struct{}
 	result    writeResult
 	err       error
@@ -102,8 +102,8 @@ type runQueues struct {
 type runQueue struct {
 	waiting []*request
 	// connected is set once the group in flight has a connection. Until then a heartbeat does not queue
-	// behind the group but is sent by itself (see bulkhead). Each group has a value, because a group whose
-	// callers have left may get its connection while the next one waits for its own.
+	// behind the group but is sent alone (see bulkhead). Every group has a new flag: a group whose callers
+	// have left may get its connection while the next group still waits for one.
 	connected *atomic.Bool
 }
 

@@ -56,16 +56,15 @@ func TestRefusalsWhateverTheOutputStyle(t *testing.T) {
 	}
 }
 
-// A role that may not see which cluster this is can migrate all the same.
-func TestMigratesWithoutSeeingTheCluster(t *testing.T) {
-	t.Parallel()
-	host := server(t)
+// ofAnOwner returns the URL of an empty database for a role that may create the store in it and is no superuser,
+// and a superuser's connection.
+func ofAnOwner(t *testing.T) (address string, admin *pgx.Conn) {
+	t.Helper()
 	db := emptyDatabase(t)
-	r := role(t, host.URL())
-	admin := connect(t, db)
+	r := role(t, server(t).URL())
+	admin = connect(t, db)
 	name := get[string](t, admin, `SELECT current_database()::text`)
 	exec(t, admin, `GRANT CREATE ON DATABASE "`+name+`" TO `+r)
-	exec(t, admin, `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`)
 	t.Cleanup(func() {
 		c, _ := pgx.Connect(context.Background(), db)
 		if c != nil {
@@ -73,7 +72,15 @@ func TestMigratesWithoutSeeingTheCluster(t *testing.T) {
 			_ = c.Close(context.Background())
 		}
 	})
-	s, err := tryOpen(t, with(db, "user="+r, "retry_timeout=2s"))
+	return with(db, "user="+r), admin
+}
+
+// A role that may not see which cluster this is can migrate all the same.
+func TestMigratesWithoutSeeingTheCluster(t *testing.T) {
+	t.Parallel()
+	address, admin := ofAnOwner(t)
+	exec(t, admin, `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`)
+	s, err := tryOpen(t, with(address, "retry_timeout=2s"))
 	if err != nil {
 		t.Errorf("open by a role that may not see the incarnation: %v", err)
 		return
@@ -85,20 +92,8 @@ func TestMigratesWithoutSeeingTheCluster(t *testing.T) {
 // and the write is sent without it.
 func TestGuardThatTheServerRefuses(t *testing.T) {
 	t.Parallel()
-	host := server(t)
-	db := emptyDatabase(t)
-	r := role(t, host.URL())
-	admin := connect(t, db)
-	name := get[string](t, admin, `SELECT current_database()::text`)
-	exec(t, admin, `GRANT CREATE ON DATABASE "`+name+`" TO `+r)
-	t.Cleanup(func() {
-		c, _ := pgx.Connect(context.Background(), db)
-		if c != nil {
-			_, _ = c.Exec(context.Background(), `DROP OWNED BY `+r)
-			_ = c.Close(context.Background())
-		}
-	})
-	s := open(t, with(db, "user="+r, "pooled=yes"))
+	address, admin := ofAnOwner(t)
+	s := open(t, with(address, "pooled=yes"))
 	defer func() { _ = s.Close() }()
 	lease := hold(t, s, "run")
 	exec(t, admin, `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`)

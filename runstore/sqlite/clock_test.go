@@ -48,8 +48,8 @@ func now(t *testing.T, s *sqlite.Store) time.Time {
 	return now
 }
 
-// TestProcessWithoutABootID opens a store through a process that does not know its boot, beside one that does
-// and whose host has been up for a day. The clock of the latter stays as it is.
+// TestProcessWithoutABootID opens a store by two processes. One knows the boot of its host, which has been up for
+// a day; the other does not. The clock of the first stays as it is.
 func TestProcessWithoutABootID(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tape.db")
