@@ -2,6 +2,7 @@ package crossrun
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -42,7 +43,8 @@ func check(lead, other runstore.Batch) error {
 			return err
 		}
 	}
-	in := intentOf(lead, other, runstore.NewBatchID())
+	in := intentOf(lead, other, runstore.BatchID(strings.Repeat("x", runstore.MaxGrantID)))
+	in.name = repeatable + in.name
 	if n := len(in.encode()); n > runstore.MaxRecordValue {
 		return tooLarge("intent", "%d bytes to write both runs' changes ahead, the limit is %d", n, runstore.MaxRecordValue)
 	}

@@ -127,16 +127,10 @@ func otherID(lead runstore.Batch) runstore.BatchID {
 
 // commitByIntent makes the step with a write-ahead intent; see the package documentation.
 func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
-	run := c.lead.Run()
-	if c.repeat {
-		switch done, known, err := lookUpResult(ctx, c.store, run, c.lead.ID); {
-		case err != nil:
-			return Result{}, false, notApplied(run, err)
-		case known:
-			return Result{Lead: trimVersions(done, len(c.lead.Records))}, false, nil
-		}
-	}
 	in := intentOf(c.lead, c.other, c.lead.ID)
+	if c.repeat {
+		in.name = repeatable + in.name
+	}
 	made, err := c.openMark(ctx, &in)
 	if err != nil {
 		return c.resolveUnmarked(ctx, err)
@@ -162,7 +156,7 @@ func meetsIntent(err error) bool {
 func intentOf(lead, other runstore.Batch, id runstore.BatchID) intent {
 	return intent{
 		lead: lead.Run(), name: string(runstore.NewBatchID()), id: id,
-		epoch: lead.Guards().Fence.Token().Epoch(),
+		token: lead.Guards().Fence.Token(), epoch: lead.Guards().Fence.Token().Epoch(),
 		other: other.Run(), otherGuards: other.Guards(), otherWrites: other.Writes, leadWrites: lead.Writes,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -16,16 +17,31 @@ type ending struct {
 	result Result
 	// reason is why the step was not applied.
 	reason error
-	// intentErr is why the intent of a refused step could not be deleted; nil if it is gone.
+	// intentErr is why the intent of a step that was refused, or applied by an earlier call, could not
+	// be deleted; nil if it is gone.
 	intentErr error
 }
 
 // complete ends the step whose intent, in, is on its lead at that version. Any number of callers
 // may run it concurrently, under fences that are current or ended, or guarded by the lead's token.
 // The mark makes all of them reach the same verdict; the intent's version, with the guard under,
-// makes its consequences apply once. After an error the step may still be in progress; the error
+// makes its consequences apply once. A repeat of a step that an earlier call has completed meanwhile ends as
+// applied, with that call's result. After an error the step may still be in progress; the error
 // matches runstore.ErrUnknownOutcome.
 func complete(ctx context.Context, s runstore.RunStore, under runstore.Guard, in intent, version runstore.Version) (ending, error) {
+	if strings.HasPrefix(in.name, repeatable) {
+		// While the intent exists no other caller can complete a step of the lead, so the answer stays true.
+		switch done, known, err := lookUpResult(ctx, s, in.lead, in.id); {
+		case err != nil:
+			return ending{}, pendingError(in.lead, err)
+		case known:
+			end := ending{verdict: verdictApplied, result: Result{Lead: trimVersions(done, len(in.leadWrites.Records))}}
+			if _, end.intentErr = s.Commit(ctx, in.clear(under, version)); end.intentErr == nil {
+				removeMark(ctx, s, in, in.mark)
+			}
+			return end, nil
+		}
+	}
 	end, markAt, err := decide(ctx, s, in)
 	if err != nil {
 		return ending{}, pendingError(in.lead, err)
@@ -125,6 +141,7 @@ func readIntent(ctx context.Context, s runstore.RunStore, lead runstore.RunID) (
 	if err != nil {
 		return intent{}, 0, unreadable(lead, IntentKey, err)
 	}
+	in.token = rec.Updated.Token
 	return in, rec.Version, nil
 }
 

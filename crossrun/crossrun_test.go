@@ -3,6 +3,7 @@ package crossrun_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -108,6 +109,35 @@ func TestRefusedInput(t *testing.T) {
 				t.Errorf("got error %v, want %v of field %q", err, test.kind, test.field)
 			}
 		})
+	}
+}
+
+// TestLargestStep proves that a step with the longest id is refused before the store is asked, or fits.
+func TestLargestStep(t *testing.T) {
+	t.Parallel()
+	base := memory.New(nil).Open()
+	create(t, base, "run", "registry")
+	lease := hold(t, base, "run")
+	large := make([]byte, runstore.MaxRecordValue)
+	var fits, refused int
+	for room := 0; room < 512; room += 16 {
+		lead, other := runstore.NewBatch("run", lease.Fence()), runstore.NewBatch("registry", runstore.AtVersion("n", 0))
+		lead.ID = runstore.BatchID(fmt.Sprintf("%0*d", runstore.MaxGrantID, room))
+		lead.Put("large", large[:len(large)/2])
+		other.Put("large", large[:len(large)/2-room])
+		_, err := crossrun.Commit(t.Context(), struct{ runstore.RunStore }{base}, lead, other)
+		var limit *runstore.InputError
+		switch {
+		case err == nil:
+			fits++
+		case errors.As(err, &limit) && limit.Field == "intent":
+			refused++
+		default:
+			t.Errorf("with %d bytes of room: %v", room, err)
+		}
+	}
+	if fits == 0 || refused == 0 {
+		t.Errorf("%d steps fit and %d are refused, want some of both", fits, refused)
 	}
 }
 

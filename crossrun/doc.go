@@ -44,12 +44,16 @@
 //     reply contains the mark's version, m.
 //  1. On the lead, under its fence and guards, and only if there is no intent: put the intent, which
 //     holds m, the other run's batch and the lead's writes.
+//     If the caller chose the step's id, the lead is then asked for the result of an earlier call: the
+//     step may have been completed since this call began. A known result ends the step; nothing is
+//     applied again.
 //  2. On the other run, at version m of the mark, under the batch's guards, and only if the run has
 //     no intent of its own: apply the batch's writes and set the mark to "applied". If a guard does
 //     not hold, set the mark to "refused" instead, again at version m.
 //  3. On the lead, under its fence and at the intent's version: apply the lead's writes if the mark
 //     says "applied"; delete the intent in either case. [Settle] does this guarded by the lead's
-//     token instead of the fence.
+//     token instead of the fence. A release ends the grant under which the step began. A later grant
+//     stays.
 //  4. On the other run: delete the mark, at the version that step 2 gave it.
 //
 // The step is decided by the one write that moves the mark from version m. Versions are never reused,

@@ -28,13 +28,15 @@ func Idle() runstore.Guard { return runstore.AtVersion(IntentKey, 0) }
 // intent is the write-ahead record of a step: everything that is needed to complete it.
 type intent struct {
 	lead runstore.RunID // not stored: the record is on this run
-	// name is unique to this attempt at the step.
+	// token is that of the grant under which the step began. It is not stored: the record's stamp has it.
+	token runstore.Token
+	// name is unique to this attempt at the step. It begins with repeatable if the caller chose the id.
 	name string
 	// id is the id of the step. The lead's last write has this batch id.
 	id    runstore.BatchID
 	other runstore.RunID
-	// epoch is the epoch of the fence under which the step began. Marks of different epochs have
-	// different keys, because a restored store may repeat versions.
+	// epoch is that of token. Marks of different epochs have different keys, because a restored store
+	// may repeat versions.
 	epoch runstore.Epoch
 	// mark is the version of the mark from which the step is decided. It is never 0: a record can
 	// be absent repeatedly, but a version is never reused.
@@ -43,6 +45,10 @@ type intent struct {
 	otherWrites runstore.Writes // of the other run's batch
 	leadWrites  runstore.Writes // of the lead
 }
+
+// repeatable begins the name of an attempt at a step whose id the caller chose. An earlier call may have
+// begun the step, so complete asks the lead for its result before it decides.
+const repeatable = "repeatable/"
 
 func (in intent) encode() []byte {
 	w := &writer{}
@@ -139,11 +145,15 @@ func (in intent) refuse(reason error) runstore.Batch {
 
 func (in intent) undecided() runstore.Guard { return runstore.AtVersion(in.markKey(), in.mark) }
 
-// finish is write 3 of an applied step: it applies the lead's writes and deletes the intent.
+// finish is write 3 of an applied step: it applies the lead's writes and deletes the intent. A release ends
+// the grant under which the step began. If another grant followed, that one has ended, and the later one stays.
 func (in intent) finish(under runstore.Guard, version runstore.Version) runstore.Batch {
 	b := runstore.NewBatch(in.lead, under, runstore.AtVersion(IntentKey, version))
 	b.ID = in.id
 	b.Writes = in.leadWrites
+	if g := b.Guards(); g.Fence.Token() != in.token && (g.Token == nil || *g.Token != in.token) {
+		b.Release = false
+	}
 	b.Records = slices.Clone(b.Records)
 	b.Delete(IntentKey)
 	return b

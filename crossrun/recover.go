@@ -23,7 +23,7 @@ type Completed struct {
 
 // Recover completes the run's step in progress, if any: it is applied on both runs or on neither.
 // The holder of the run's lease calls it before anything else; [Acquire] does. It costs one read if
-// there is no step in progress.
+// there is no step in progress. A release in the step ends no later grant.
 //
 // Errors: runstore.ErrFenced, ErrLeaseExpired or ErrStoreBehind if there is a step to complete and
 // the fence is not the current grant's; the current holder completes it then. ErrNotFound if the
@@ -34,8 +34,8 @@ func Recover(ctx context.Context, s runstore.RunStore, f runstore.Fence) (Comple
 }
 
 // Settle completes the run's step in progress as [Recover] does, for a caller that does not hold
-// the run's lease. It neither grants nor ends a lease: a current holder is not disturbed. The
-// lead's events then carry no token. It costs two reads if there is no step in progress.
+// the run's lease. It grants no lease, and ends none but the one under which the step began, if the step
+// releases it. The lead's events then carry no token. It costs two reads if there is no step in progress.
 //
 // Errors: those of [Recover], except those of a fence.
 func Settle(ctx context.Context, s runstore.RunStore, run runstore.RunID) (Completed, error) {

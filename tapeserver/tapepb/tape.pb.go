@@ -502,7 +502,8 @@ type BeginRunRequest struct {
 	Scopes           []string               `protobuf:"bytes,26,rep,name=scopes,proto3" json:"scopes,omitempty"`
 	Labels           map[string]string      `protobuf:"bytes,27,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Fence            *Fence                 `protobuf:"bytes,1000,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Leaves a live lease of another owner alone: ABORTED, with reason LEASE_HELD.
+	// Leaves a live lease of another owner alone, and in fence mode "connection" also the one that
+	// was granted over this connection: ABORTED, with reason LEASE_HELD.
 	WaitForLease bool `protobuf:"varint,1001,opt,name=wait_for_lease,json=waitForLease,proto3" json:"wait_for_lease,omitempty"`
 	// The role in which the driver holds the lease: "recovery", say. "agent" if empty. A heartbeat
 	// keeps the role that the grant was made for.

@@ -106,6 +106,13 @@ func Cases() []harness.Case {
 		driver's first write or its second, and ends it before the driver reads what refused its write. The driver's
 		step is made, and is ErrNotFound if its other run is missing. A step that is refused for one that has ended is
 		a conflict that no read explains. The store's own CommitMulti is hidden.`})
+	all = append(all, harness.Case{Guarantee: "I8", Name: "a-repeat-of-a-step-that-ends-meanwhile-by-intent", Needs: []harness.Need{harness.NeedIntent}, Run: func(t harness.T, e *harness.Env) {
+		stepEndsBeforeItsRepeat(t, e, byIntent)
+	}, Doc: `
+		A step that guards nothing it writes is cut short and repeated under its id. Another caller completes it
+		before a write of the repeat, each in turn. The repeat returns the first result, and the step is made once on
+		each run. A repeat that asks for the first result too early makes the step twice on the other run. The
+		store's own CommitMulti is hidden.`})
 	return append(all, harness.Case{Guarantee: "I4", Name: "a-step-on-a-full-run-is-whole-by-intent", Needs: []harness.Need{harness.NeedIntent}, Run: func(t harness.T, e *harness.Env) {
 		stepFull(t, e, byIntent)
 	}, Doc: `

@@ -1,0 +1,131 @@
+package crossrun_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+)
+
+// settled is a store, no MultiCommitter, on which another caller settles the steps of run before commit
+// number at.
+type settled struct {
+	runstore.RunStore
+	at int
+}
+
+func (s *settled) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if s.at--; s.at == 0 {
+		if _, err := crossrun.Settle(ctx, s.RunStore, "run"); err != nil {
+			return runstore.Committed{}, err
+		}
+	}
+	return s.RunStore.Commit(ctx, b)
+}
+
+// TestRepeatOfAStepThatEndsMeanwhile proves that a repeat applies nothing if another caller completes the
+// first call's step while the repeat is on its way, also where the lead's guards would hold again.
+func TestRepeatOfAStepThatEndsMeanwhile(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	steps := map[string]func(runstore.Lease) (lead, other runstore.Batch){
+		"the other run's guard is moved": func(lease runstore.Lease) (lead, other runstore.Batch) {
+			_, other = claim(lease)
+			return runstore.NewBatch(lease.Run, lease.Fence()), other
+		},
+		"nothing that the step guards is moved": func(lease runstore.Lease) (lead, other runstore.Batch) {
+			other = runstore.NewBatch("registry", runstore.AtVersion("elsewhere", 0))
+			other.Append("claimed", nil)
+			return runstore.NewBatch(lease.Run, lease.Fence()), other
+		},
+	}
+	for name, step := range steps {
+		for made := range 7 { // writes of the first call
+			for at := 1; at <= 7; at++ { // the write of the repeat before which the step is settled
+				t.Run(fmt.Sprintf("%s, the first call makes %d writes, settled before write %d of the repeat", name, made, at), func(t *testing.T) {
+					t.Parallel()
+					base := memory.New(nil).Open()
+					create(t, base, "run", "registry")
+					lead, other := step(hold(t, base, "run"))
+					lead.Append("claimed", nil)
+					lead.ID = "step"
+					_, first := crossrun.Commit(ctx, &dying{base, made}, lead, other)
+					repeat, err := crossrun.Commit(ctx, &settled{base, at}, lead, other)
+					if err != nil {
+						t.Errorf("the first call ended with %v, its repeat with %v, want success", first, err)
+					}
+					if repeat.Lead.FirstSeq != 1 || repeat.Lead.LastSeq != 1 {
+						t.Errorf("the repeat appended events %d to %d, want event 1", repeat.Lead.FirstSeq, repeat.Lead.LastSeq)
+					}
+					if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
+						t.Errorf("the step was made %d times, want once on each run", got)
+					}
+					clean(t, base, "run", "registry")
+				})
+			}
+		}
+	}
+}
+
+// TestReleaseOfAnEarlierGrant proves that a step that releases the lease ends the grant under which it
+// was begun, and none that came later.
+func TestReleaseOfAnEarlierGrant(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	begun := func(t *testing.T) (runstore.RunStore, runstore.Lease) {
+		base := memory.New(nil).Open()
+		create(t, base, "run", "registry")
+		lease := hold(t, base, "run")
+		lead, other := claim(lease)
+		lead.Release = true
+		if _, err := crossrun.Commit(ctx, &dying{base, 2}, lead, other); !errors.Is(err, runstore.ErrUnknownOutcome) {
+			t.Fatalf("got error %v, want an unknown outcome", err)
+		}
+		return base, lease
+	}
+	write := func(s runstore.RunStore, lease runstore.Lease) error {
+		b := runstore.NewBatch("run", lease.Fence(), crossrun.Idle())
+		b.Append("next", nil)
+		_, err := s.Commit(ctx, b)
+		return err
+	}
+	complete := map[string]func(*testing.T, runstore.RunStore) runstore.Lease{
+		"by the successor": func(t *testing.T, s runstore.RunStore) runstore.Lease { return hold(t, s, "run") },
+		"by another caller": func(t *testing.T, s runstore.RunStore) runstore.Lease {
+			granted, err := s.AcquireLease(ctx, preempt("run", "successor"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := crossrun.Settle(ctx, s, "run"); err != nil {
+				t.Fatal(err)
+			}
+			return granted.Lease
+		},
+	}
+	for name, completed := range complete {
+		t.Run("completed "+name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := begun(t)
+			if err := write(s, completed(t, s)); err != nil {
+				t.Errorf("the successor's write: %v", err)
+			}
+			if n := claims(t, s, "run"); n != 2 {
+				t.Errorf("the journal has %d events, want that of the step and the successor's", n)
+			}
+		})
+	}
+	t.Run("completed while the grant is current", func(t *testing.T) {
+		t.Parallel()
+		s, lease := begun(t)
+		if _, err := crossrun.Settle(ctx, s, "run"); err != nil {
+			t.Fatal(err)
+		}
+		if err := write(s, lease); !errors.Is(err, runstore.ErrFenced) {
+			t.Errorf("a write under the released grant: %v, want ErrFenced", err)
+		}
+	})
+}
