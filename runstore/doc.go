@@ -66,7 +66,8 @@
 // All times that a store returns are on the store clock, in UTC, truncated to microseconds. Times
 // that a caller passes are truncated likewise. The commit time that a write returns is never later
 // than the commit. On an engine that reveals its clock only in replies (Bigtable) it may be
-// earlier, by at most one round trip of Now. The engine judges expiry in either case.
+// earlier, by at most one round trip of Now. The engine judges expiry in either case: a lease whose
+// request took longer than a second may last longer there than the expiry that the request returned.
 //
 // # Opening a store
 //
