@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -105,9 +106,18 @@ func ready(ctx context.Context, p Presented) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("fence: check %q: %w: %w", p.Resource, runstore.ErrUnavailable, context.Cause(ctx))
+		return fmt.Errorf("fence: check %q: %w: %w", p.Resource, runstore.ErrUnavailable, foreignError{context.Cause(ctx)})
 	}
 	return nil
+}
+
+// foreignError wraps the cause of a context, for example the loss of the caller's lease. It keeps the
+// text and hides the runstore kinds, because the checker has compared nothing.
+type foreignError struct{ err error }
+
+func (e foreignError) Error() string { return e.err.Error() }
+func (e foreignError) Is(target error) bool {
+	return !slices.Contains(runstore.Kinds(), target) && errors.Is(e.err, target)
 }
 
 func invalid(field, format string, args ...any) error {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/tapestore/tapestore/fence"
+	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -99,6 +100,17 @@ func checkInput(t *testing.T, c fence.Checker) {
 	cancel()
 	if err := c.Check(ended, "input", 9); !errors.Is(err, context.Canceled) || runstore.KindOf(err) != runstore.ErrUnavailable {
 		t.Errorf("ended context: got %v, want ErrUnavailable and the context's error", err)
+	}
+	lost := &lease.LostError{Run: "r", Token: 9, Reason: &runstore.FencedError{Presented: 9, Current: 10}}
+	ended, cancelCause := context.WithCancelCause(t.Context())
+	cancelCause(lost)
+	err := c.Check(ended, "input", 9)
+	var fenced *runstore.FencedError
+	if runstore.KindOf(err) != runstore.ErrUnavailable || errors.Is(err, runstore.ErrFenced) || errors.As(err, &fenced) {
+		t.Errorf("lost lease: got %v of kind %v, want ErrUnavailable only", err, runstore.KindOf(err))
+	}
+	if !errors.Is(err, lease.ErrLost) || !strings.Contains(err.Error(), lost.Error()) {
+		t.Errorf("lost lease: got %v, want the context's cause too", err)
 	}
 	if err := c.Check(t.Context(), "input", 1); err != nil {
 		t.Errorf("refused input was recorded: %v", err)

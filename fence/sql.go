@@ -111,6 +111,11 @@ func (s *SQL) Check(ctx context.Context, resource string, token runstore.Token) 
 // before the commit. CheckTx locks the row of the resource until the transaction ends. A check of a
 // newer token waits for that, and so comes after the caller's writes.
 //
+// Call it outside of savepoints: a ROLLBACK TO a savepoint that was set before CheckTx undoes the
+// check. On PostgreSQL it also releases the lock, so a newer token may be recorded before the
+// caller's remaining writes are committed. CheckTx does not detect savepoints; the FenceTx of a store
+// refuses them.
+//
 // Call it first in the transaction: what was read before it may be older than the check. On SQLite
 // begin the transaction as IMMEDIATE; on PostgreSQL above READ COMMITTED a concurrent check makes it
 // fail, and the caller repeats the transaction. Two transactions that each check several resources

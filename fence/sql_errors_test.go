@@ -6,7 +6,6 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"modernc.org/sqlite"
@@ -86,8 +85,11 @@ func TestSQLIsInterrupted(t *testing.T) {
 	t.Parallel()
 	db := openPostgres(t)
 	c := newSQL(t, db, "fence", fence.Postgres)
-	err := checkWhileLocked(t, c, c, db, 50*time.Millisecond)
-	if !errors.Is(err, context.DeadlineExceeded) {
+	err := checkWhileLocked(t, c, c, db, func(done <-chan struct{}, cancel context.CancelFunc) {
+		awaitBlocked(t, db, done)
+		cancel()
+	})
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the context's error too", err)
 	}
 }
@@ -99,16 +101,17 @@ func TestSQLIsLocked(t *testing.T) {
 	db := openFile(t, path, "60000")
 	locked := newSQL(t, db, "fence", fence.SQLite)
 	impatient := newSQL(t, openFile(t, path, "20"), "fence", fence.SQLite)
-	err := checkWhileLocked(t, impatient, locked, db, time.Minute)
+	err := checkWhileLocked(t, impatient, locked, db, func(done <-chan struct{}, _ context.CancelFunc) { <-done })
 	var failure *sqlite.Error
 	if !errors.As(err, &failure) {
 		t.Errorf("got %v, want the driver's error too", err)
 	}
 }
 
-// checkWhileLocked checks by c, for at most a timeout, while a transaction that locked has checked
-// is open on db. It returns the error of that check, which must be an unknown outcome.
-func checkWhileLocked(t *testing.T, c, locked *fence.SQL, db *sql.DB, timeout time.Duration) error {
+// checkWhileLocked checks by c while a transaction that locked has checked is open on db. It calls
+// during, which may cancel the check; done is closed when the check has ended. It returns the error
+// of the check, which must be an unknown outcome.
+func checkWhileLocked(t *testing.T, c, locked *fence.SQL, db *sql.DB, during func(done <-chan struct{}, cancel context.CancelFunc)) error {
 	t.Helper()
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
@@ -117,9 +120,16 @@ func checkWhileLocked(t *testing.T, c, locked *fence.SQL, db *sql.DB, timeout ti
 	if err := locked.CheckTx(t.Context(), tx, "account", 5); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	waited := c.Check(ctx, "account", 6)
+	var waited error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		waited = c.Check(ctx, "account", 6)
+	}()
+	during(done, cancel)
+	<-done
 	if runstore.KindOf(waited) != runstore.ErrUnknownOutcome {
 		t.Errorf("got %v, want ErrUnknownOutcome", waited)
 	}

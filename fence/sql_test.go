@@ -6,10 +6,10 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
-	"time"
 
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
-	_ "modernc.org/sqlite"             // the driver "sqlite"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/tapestore/tapestore/emulators"
 	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
@@ -72,13 +72,19 @@ func openDB(t *testing.T, driver, address string) *sql.DB {
 	return db
 }
 
-// newSQL returns a checker with its table, which it creates twice: a restart does.
-func newSQL(t *testing.T, db *sql.DB, table string, dialect fence.Dialect) *fence.SQL {
+func newChecker(t *testing.T, db *sql.DB, table string, dialect fence.Dialect) *fence.SQL {
 	t.Helper()
 	c, err := fence.NewSQL(db, table, dialect)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// newSQL returns a checker with its table, which it creates twice: a restart does.
+func newSQL(t *testing.T, db *sql.DB, table string, dialect fence.Dialect) *fence.SQL {
+	t.Helper()
+	c := newChecker(t, db, table, dialect)
 	for range 2 {
 		if err := c.CreateTable(t.Context()); err != nil {
 			t.Fatal(err)
@@ -147,20 +153,52 @@ func pay(ctx context.Context, db *sql.DB, c *fence.SQL, token runstore.Token, ch
 	return check, tx.Commit()
 }
 
+// awaitBlocked returns once the database shows that what another session has begun in the
+// background waits for an open transaction. done is closed when the other session has ended. On
+// SQLite, which shows no waiters, it returns once a session that does not wait is refused.
+func awaitBlocked(t *testing.T, db *sql.DB, done <-chan struct{}) {
+	t.Helper()
+	if _, ok := db.Driver().(*sqlite.Driver); ok {
+		var path string
+		if err := db.QueryRowContext(t.Context(), `SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil {
+			t.Fatal(err)
+		}
+		impatient := newChecker(t, openFile(t, path, "0"), "Fence", fence.SQLite)
+		var failure *sqlite.Error
+		if err := impatient.Check(t.Context(), "account", 1); !errors.As(err, &failure) || failure.Code() != sqlite3.SQLITE_BUSY {
+			t.Errorf("another session got %v while a transaction was open, want SQLITE_BUSY", err)
+		}
+		return
+	}
+	const waits = `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`
+	for waiting := false; !waiting; {
+		select {
+		case <-done:
+			t.Error("another session ended while a transaction was open")
+			return
+		default:
+		}
+		if err := db.QueryRowContext(t.Context(), waits).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // The check of a newer token waits for a transaction under the older one, and refuses the next.
 func TestCheckTxIsAtomic(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *sql.DB, c *fence.SQL) {
 		ctx := t.Context()
-		newer := make(chan error, 1)
+		var newer error
+		done := make(chan struct{})
 		check, commit := pay(ctx, db, c, 5, func() {
-			go func() { newer <- c.Check(context.WithoutCancel(ctx), "account", 6) }()
-			select {
-			case err := <-newer:
-				t.Errorf("a newer token was recorded (%v) while a transaction under the older was open", err)
-			case <-time.After(20 * time.Millisecond): // the check may be this late; then it proves nothing
-			}
+			go func() {
+				defer close(done)
+				newer = c.Check(context.WithoutCancel(ctx), "account", 6)
+			}()
+			awaitBlocked(t, db, done)
 		})
-		if err := errors.Join(check, commit, <-newer); err != nil {
+		<-done
+		if err := errors.Join(check, commit, newer); err != nil {
 			t.Fatal(err)
 		}
 		wantPayments(t, db, 1)
@@ -186,18 +224,20 @@ func TestCheckTxWaitsForANewerToken(t *testing.T) {
 		if err := c.Check(ctx, "account", 5); err != nil {
 			t.Fatal(err)
 		}
-		stale := make(chan error, 1)
+		var stale error
+		done := make(chan struct{})
 		check, commit := pay(ctx, db, c, 6, func() {
 			go func() {
-				check, _ := pay(context.WithoutCancel(ctx), db, c, 5, func() {})
-				stale <- check
+				defer close(done)
+				stale, _ = pay(context.WithoutCancel(ctx), db, c, 5, func() {})
 			}()
-			time.Sleep(20 * time.Millisecond) // the stale one may begin later; then it waits for nothing
+			awaitBlocked(t, db, done)
 		})
+		<-done
 		if err := errors.Join(check, commit); err != nil {
 			t.Fatal(err)
 		}
-		wantStale(t, <-stale, "account", 5, 6)
+		wantStale(t, stale, "account", 5, 6)
 		wantPayments(t, db, 1)
 	})
 }

@@ -51,19 +51,21 @@ func outgoing(ctx context.Context) (context.Context, error) {
 }
 
 // UnaryClientInterceptor presents the fence of [WithFence] with each unary call, and returns the
-// errors of [Refused]. A malformed fence fails with ErrInvalid or ErrTooLarge before the call.
+// errors of [Refused] for a refusal of this fence, or of one that the caller wrote into the metadata
+// of the call. A server may forward the refusal of its own fence by a third service: that status is
+// returned as it is, because it does not mean that the caller was replaced. So is every refusal of a
+// call without a fence. A malformed fence fails with ErrInvalid or ErrTooLarge before the call.
 func UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		ctx, err := outgoing(ctx)
 		if err != nil {
 			return err
 		}
-		return Refused(invoker(ctx, method, req, reply, cc, opts...))
+		return refused(ctx, invoker(ctx, method, req, reply, cc, opts...))
 	}
 }
 
-// StreamClientInterceptor presents the fence of [WithFence] with each stream, and returns the errors
-// of [Refused] from RecvMsg. A malformed fence fails with ErrInvalid or ErrTooLarge before the call.
+// StreamClientInterceptor is [UnaryClientInterceptor] for streams, whose RecvMsg returns the refusal.
 func StreamClientInterceptor() grpc.StreamClientInterceptor {
 	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		ctx, err := outgoing(ctx)
@@ -72,20 +74,49 @@ func StreamClientInterceptor() grpc.StreamClientInterceptor {
 		}
 		stream, err := streamer(ctx, desc, cc, method, opts...)
 		if err != nil {
-			return nil, Refused(err)
+			return nil, refused(ctx, err)
 		}
-		return clientStream{stream}, nil
+		return clientStream{stream, ctx}, nil
 	}
 }
 
-type clientStream struct{ grpc.ClientStream }
+type clientStream struct {
+	grpc.ClientStream
+	ctx context.Context // has the fence in its metadata
+}
 
 // RecvMsg implements grpc.ClientStream.
-func (s clientStream) RecvMsg(m any) error { return Refused(s.ClientStream.RecvMsg(m)) }
+func (s clientStream) RecvMsg(m any) error { return refused(s.ctx, s.ClientStream.RecvMsg(m)) }
+
+// refused is [Refused] for the error of a call with the outgoing context ctx. It returns the refusal
+// of a fence other than the call's as it is.
+func refused(ctx context.Context, err error) error {
+	converted := Refused(err)
+	var r *refusedError
+	if errors.As(converted, &r) && !presents(ctx, r.stale) {
+		return err
+	}
+	return converted
+}
+
+// presents reports whether a call with the outgoing context ctx may have presented the fence that
+// was refused. A server need not state the token or the resource, and may accept a fence that
+// package wire does not.
+func presents(ctx context.Context, stale *fence.StaleError) bool {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	p, err := wire.Parse(md.Get(TokenKey), md.Get(ResourceKey))
+	if err != nil {
+		return !errors.Is(err, wire.ErrMissing)
+	}
+	return (stale.Presented == 0 || stale.Presented == p.Token) && (stale.Resource == "" || stale.Resource == p.Resource)
+}
 
 // Refused makes the status of a refused stale token match runstore.ErrFenced, with a
 // [fence.StaleError] in its chain; it still is the status that the server returned. Every other
 // error is returned as it is.
+//
+// The interceptors call it. Without them, compare the StaleError with the fence that the call
+// presented: a server may forward the refusal of its own fence by a third service.
 func Refused(err error) error {
 	var already *refusedError
 	s, ok := status.FromError(err)

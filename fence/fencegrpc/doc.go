@@ -12,10 +12,15 @@
 //	UNAVAILABLE         FENCE_UNAVAILABLE  the checker could not decide; a repeat is safe
 //	CANCELLED, DEADLINE_EXCEEDED           FENCE_UNAVAILABLE, and the call has ended
 //
-// A stream is checked when it begins and again before each message that the handler receives, so
-// that a stream opened under an old token ends with the takeover. A handler may have acted before it
-// is refused; what is UNAVAILABLE or RESOURCE_EXHAUSTED above is then UNKNOWN, so that no client
-// repeats the stream automatically.
+// The metadata of FENCED are the resource and the token that the call presented, and the current
+// token. A service may forward the refusal of its own fence by a third service: the client's
+// interceptors compare the metadata with the fence that they presented.
+//
+// A stream is checked when it begins, before each message that the handler receives, and at the end
+// of these messages. So a stream opened under an old token is refused at the client's next message or
+// at its half-close. The takeover alone ends no stream: one whose handler only sends, or waits in
+// RecvMsg, goes on. A handler may have acted before it is refused; what is UNAVAILABLE or
+// RESOURCE_EXHAUSTED above is then UNKNOWN, so that no client repeats the stream automatically.
 //
 // Package fence says what a check guarantees and what it does not.
 package fencegrpc

@@ -3,6 +3,7 @@ package fencegrpc
 import (
 	"context"
 	"errors"
+	"io"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -47,15 +48,20 @@ func UnaryServerInterceptor(checker fence.Checker, opts *Options) grpc.UnaryServ
 			ctx = fence.NewContext(ctx, p)
 		}
 		if err != nil {
-			return nil, g.refuse(ctx, info.FullMethod, err)
+			return nil, g.refuse(ctx, info.FullMethod, p, err)
 		}
 		return handler(ctx, req)
 	}
 }
 
 // StreamServerInterceptor is [UnaryServerInterceptor] for streams. It checks the fence when the
-// stream begins, and again with each message before the handler receives it. Once RecvMsg has
-// returned a refusal, the stream ends with it, even if the handler returns no error.
+// stream begins, again with each message before the handler receives it, and again at the end of the
+// client's messages (io.EOF), where a handler of a client stream acts. Once RecvMsg has returned a
+// refusal, the stream ends with it, even if the handler returns no error.
+//
+// A takeover does not end a stream whose handler only sends, or waits in RecvMsg: nothing is checked
+// until the client sends a message or ends its side. A handler that acts between messages presents
+// the fence again with each write.
 func StreamServerInterceptor(checker fence.Checker, opts *Options) grpc.StreamServerInterceptor {
 	g := newGuard(checker, opts)
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -65,7 +71,7 @@ func StreamServerInterceptor(checker fence.Checker, opts *Options) grpc.StreamSe
 			err = g.checker.Check(ctx, p.Resource, p.Token)
 		}
 		if err != nil {
-			return g.refuse(ctx, info.FullMethod, err)
+			return g.refuse(ctx, info.FullMethod, p, err)
 		}
 		if !fenced {
 			return handler(srv, stream)
@@ -92,23 +98,27 @@ type serverStream struct {
 // Context implements grpc.ServerStream.
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-// RecvMsg implements grpc.ServerStream. It checks the fence once the message has arrived, because
-// the takeover may have come while the handler waited.
+// RecvMsg implements grpc.ServerStream. It checks the fence once the message, or the end of the
+// messages, has arrived, because the takeover may have come while the handler waited.
 func (s *serverStream) RecvMsg(m any) error {
 	if refused := s.refused.Load(); refused != nil {
 		return *refused
 	}
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
+	received := s.ServerStream.RecvMsg(m)
+	var err error
+	switch {
+	case received == nil:
+		err = s.guard.match(s.ctx, s.method, s.fence, m)
+	case !errors.Is(received, io.EOF): // at the end there is no message to match
+		return received
 	}
-	err := s.guard.match(s.ctx, s.method, s.fence, m)
 	if err == nil {
 		err = s.guard.checker.Check(s.ctx, s.fence.Resource, s.fence.Token)
 	}
 	if err == nil {
-		return nil
+		return received
 	}
-	err = afterStart(s.guard.refuse(s.ctx, s.method, err))
+	err = afterStart(s.guard.refuse(s.ctx, s.method, s.fence, err))
 	s.refused.Store(&err)
 	return err
 }
@@ -150,9 +160,9 @@ func (g *guard) match(ctx context.Context, method string, p fence.Presented, mes
 }
 
 // refuse reports the error of a call that is not run, and returns its status.
-func (g *guard) refuse(ctx context.Context, method string, err error) error {
+func (g *guard) refuse(ctx context.Context, method string, p fence.Presented, err error) error {
 	if g.opts.OnError != nil {
 		g.opts.OnError(ctx, method, err)
 	}
-	return statusOf(ctx, err)
+	return statusOf(ctx, p, err)
 }

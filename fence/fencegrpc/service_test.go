@@ -18,27 +18,37 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// bank is a service with a unary method and a stream, which both pay the payees that they receive.
+// bank is a service with a unary method and two streams, which pay the payees that they receive.
 type bank struct {
 	mu    sync.Mutex
 	paid  []string
 	under []runstore.Token
 	// careless makes the stream end without an error where RecvMsg returned one.
 	careless bool
+	// before is called before each payment, unless it is nil. Its error ends the call.
+	before func(ctx context.Context) error
+	// collected receives a value for each payee that Collect has received.
+	collected chan struct{}
 }
 
 const (
-	payMethod    = "/test.Bank/Pay"
-	payAllMethod = "/test.Bank/PayAll"
+	payMethod     = "/test.Bank/Pay"
+	payAllMethod  = "/test.Bank/PayAll"
+	collectMethod = "/test.Bank/Collect"
 )
 
-func (b *bank) pay(ctx context.Context, payee *wrapperspb.StringValue) *wrapperspb.StringValue {
+func (b *bank) pay(ctx context.Context, payee *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
+	if b.before != nil {
+		if err := b.before(ctx); err != nil {
+			return nil, err
+		}
+	}
 	p, _ := fence.FromContext(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.paid = append(b.paid, payee.GetValue())
 	b.under = append(b.under, p.Token)
-	return payee
+	return payee, nil
 }
 
 func (b *bank) payAll(stream grpc.ServerStream) error {
@@ -56,10 +66,37 @@ func (b *bank) payAll(stream grpc.ServerStream) error {
 		case err != nil:
 			return err
 		}
-		if err := stream.SendMsg(b.pay(stream.Context(), payee)); err != nil {
+		paid, err := b.pay(stream.Context(), payee)
+		if err != nil {
+			return err
+		}
+		if err := stream.SendMsg(paid); err != nil {
 			return err
 		}
 	}
+}
+
+// collect receives payees to the end, and only then pays them.
+func (b *bank) collect(stream grpc.ServerStream) error {
+	var payees []*wrapperspb.StringValue
+	for {
+		payee := new(wrapperspb.StringValue)
+		err := stream.RecvMsg(payee)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		payees = append(payees, payee)
+		b.collected <- struct{}{}
+	}
+	for _, payee := range payees {
+		if _, err := b.pay(stream.Context(), payee); err != nil {
+			return err
+		}
+	}
+	return stream.SendMsg(wrapperspb.String("paid"))
 }
 
 var bankService = grpc.ServiceDesc{
@@ -72,13 +109,16 @@ var bankService = grpc.ServiceDesc{
 				return nil, err
 			}
 			return interceptor(ctx, payee, &grpc.UnaryServerInfo{Server: srv, FullMethod: payMethod}, func(ctx context.Context, req any) (any, error) {
-				return srv.(*bank).pay(ctx, req.(*wrapperspb.StringValue)), nil
+				return srv.(*bank).pay(ctx, req.(*wrapperspb.StringValue))
 			})
 		},
 	}},
 	Streams: []grpc.StreamDesc{{
 		StreamName: "PayAll", ServerStreams: true, ClientStreams: true,
 		Handler: func(srv any, stream grpc.ServerStream) error { return srv.(*bank).payAll(stream) },
+	}, {
+		StreamName: "Collect", ClientStreams: true,
+		Handler: func(srv any, stream grpc.ServerStream) error { return srv.(*bank).collect(stream) },
 	}},
 }
 

@@ -37,8 +37,9 @@ func afterStart(err error) error {
 	return status.FromProto(p).Err()
 }
 
-// statusOf returns the status of a call that the interceptors refuse.
-func statusOf(ctx context.Context, err error) error {
+// statusOf returns the status of a call that the interceptors refuse. A refusal of a stale token
+// states p as the client presented it, which the checker may name otherwise: the client compares.
+func statusOf(ctx context.Context, p fence.Presented, err error) error {
 	code, text := codes.Unavailable, "the fence could not be checked"
 	info := &errdetails.ErrorInfo{Domain: Domain, Reason: "FENCE_UNAVAILABLE"}
 	var fenced *runstore.FencedError
@@ -49,12 +50,9 @@ func statusOf(ctx context.Context, err error) error {
 	case errors.As(err, &fenced):
 		code, info.Reason, text = codes.FailedPrecondition, reasonFenced, err.Error()
 		info.Metadata = map[string]string{
-			"presented": strconv.FormatInt(int64(fenced.Presented), 10),
+			"resource":  p.Resource,
+			"presented": strconv.FormatInt(int64(p.Token), 10),
 			"current":   strconv.FormatInt(int64(fenced.Current), 10),
-		}
-		var stale *fence.StaleError
-		if errors.As(err, &stale) {
-			info.Metadata["resource"] = stale.Resource
 		}
 	case errors.Is(err, runstore.ErrInvalid), errors.Is(err, runstore.ErrTooLarge):
 		code, info.Reason, text = codes.InvalidArgument, "FENCE_MALFORMED", err.Error()

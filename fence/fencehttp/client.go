@@ -1,6 +1,7 @@
 package fencehttp
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 
@@ -11,7 +12,8 @@ import (
 
 // The headers of a fence and of a refusal.
 const (
-	// TokenHeader and ResourceHeader are the headers of a request that presents a fence.
+	// TokenHeader and ResourceHeader are the headers of a request that presents a fence. The refusal
+	// of a stale token repeats them.
 	TokenHeader    = wire.Token
 	ResourceHeader = wire.Resource
 	// CurrentHeader is the header of a refusal of a stale token: the highest token that the service
@@ -35,6 +37,11 @@ func SetHeaders(h http.Header, resource string, token runstore.Token) error {
 // It distinguishes the middleware's status 412 from one of the service itself by [CurrentHeader],
 // and leaves the body unread.
 //
+// A service may forward the refusal of its own fence by a third one. So Refused returns nil if the
+// response repeats another fence than that of resp.Request, or if resp.Request has none. A response
+// that repeats no fence is a refusal if its current token is higher than that of the request, or
+// unreadable.
+//
 // After a refusal the caller stops: another holder has replaced it. Every other response says
 // nothing about the fence, and nil does not mean that the service checked it.
 func Refused(resp *http.Response) error {
@@ -45,10 +52,28 @@ func Refused(resp *http.Response) error {
 	if current, err := strconv.ParseInt(resp.Header.Get(CurrentHeader), 10, 64); err == nil {
 		stale.Current = runstore.Token(current)
 	}
-	if resp.Request != nil {
-		if p, err := wire.Parse(resp.Request.Header.Values(TokenHeader), resp.Request.Header.Values(ResourceHeader)); err == nil {
-			stale.Resource, stale.Presented = p.Resource, p.Token
-		}
+	if resp.Request == nil {
+		return stale
 	}
+	p, err := parse(resp.Request.Header)
+	if err != nil {
+		if errors.Is(err, wire.ErrMissing) {
+			return nil
+		}
+		return stale // the server accepts a fence that package wire does not
+	}
+	repeated, err := parse(resp.Header)
+	switch {
+	case err == nil && repeated != p:
+		return nil
+	case err != nil && stale.Current > 0 && stale.Current <= p.Token:
+		return nil
+	}
+	stale.Resource, stale.Presented = p.Resource, p.Token
 	return stale
+}
+
+// parse reads the fence from the headers of a request or a refusal.
+func parse(h http.Header) (fence.Presented, error) {
+	return wire.Parse(h.Values(TokenHeader), h.Values(ResourceHeader))
 }

@@ -16,5 +16,8 @@
 //	503     fence_full         the checker remembers no further resource
 //	503     fence_unavailable  the checker could not decide; a repeat is safe
 //
+// A status 412 also repeats the two headers of the request. A service may forward the refusal of its
+// own fence by a third service: its client compares them with the fence that it presented ([Refused]).
+//
 // Package fence says what a check guarantees and what it does not.
 package fencehttp

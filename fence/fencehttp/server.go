@@ -84,7 +84,7 @@ type middleware struct {
 
 // ServeHTTP implements http.Handler.
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	p, err := wire.Parse(r.Header.Values(TokenHeader), r.Header.Values(ResourceHeader))
+	p, err := parse(r.Header)
 	if errors.Is(err, wire.ErrMissing) && m.opts.Unfenced != nil && m.opts.Unfenced(r) {
 		m.next.ServeHTTP(w, r)
 		return
@@ -96,7 +96,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = m.checker.Check(r.Context(), p.Resource, p.Token)
 	}
 	if err != nil {
-		m.refuse(w, r, err)
+		m.refuse(w, r, p, err)
 		return
 	}
 	m.next.ServeHTTP(w, r.WithContext(fence.NewContext(r.Context(), p)))
@@ -111,8 +111,9 @@ func (m *middleware) match(r *http.Request, p fence.Presented) error {
 	return wire.Match(p, touched)
 }
 
-// refuse writes the response to a request that is not run.
-func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
+// refuse writes the response to a request that is not run. A refusal of a stale token states p as
+// the client presented it, which the checker may name otherwise: the client compares.
+func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, p fence.Presented, err error) {
 	if m.opts.OnError != nil {
 		m.opts.OnError(r, err)
 	}
@@ -125,8 +126,9 @@ func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &fenced):
 		status, body = http.StatusPreconditionFailed, Refusal{
 			Error: "fenced", Message: err.Error(),
-			Resource: resourceOf(err), Presented: fenced.Presented, Current: fenced.Current,
+			Resource: p.Resource, Presented: p.Token, Current: fenced.Current,
 		}
+		_ = SetHeaders(w.Header(), p.Resource, p.Token) // it has passed Validate
 		w.Header().Set(CurrentHeader, strconv.FormatInt(int64(fenced.Current), 10))
 	case errors.Is(err, runstore.ErrInvalid), errors.Is(err, runstore.ErrTooLarge):
 		status, body = http.StatusBadRequest, Refusal{Error: "fence_malformed", Message: err.Error()}
@@ -136,13 +138,4 @@ func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body) // a client that has gone away does not read it
-}
-
-// resourceOf returns the resource of a stale token.
-func resourceOf(err error) string {
-	var stale *fence.StaleError
-	if errors.As(err, &stale) {
-		return stale.Resource
-	}
-	return ""
 }
