@@ -34,6 +34,9 @@ const maxAttempts = 16
 // an id; set one if you intend to repeat the step after an unknown outcome. A refused step is not
 // remembered.
 //
+// All processes must reach the store in one mode, with or without runstore.MultiCommitter: a repeat in the
+// other mode may apply the other run's batch again.
+//
 // A purge of the lead deletes its memory of ids. A repeat after a purge is refused, with ErrNotFound or
 // ErrFenced, even if the step was applied: that refusal says nothing about the first call.
 //
@@ -41,9 +44,10 @@ const maxAttempts = 16
 // with an unknown outcome.
 //
 // With runstore.MultiCommitter a step is one write. Without it, a step is five writes: two on the
-// lead and three on the other run; one more if lead.ID is set. If no id is set, a refusal by the
-// lead costs three writes, and a refusal by the other run costs six writes and a read. In either
-// mode a refused guard of the lead costs one more read.
+// lead and three on the other run. With lead.ID it is seven, and a repeat whose result the lead
+// remembers is one. If no id is set, a refusal by the lead costs three writes, and a refusal by the
+// other run costs six writes and a read. In either mode a refused guard of the lead costs one more
+// read.
 //
 // After these errors nothing of the step is stored or ever will be, except by an earlier call whose id
 // the lead no longer remembers:
@@ -129,6 +133,13 @@ func otherID(lead runstore.Batch) runstore.BatchID {
 func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
 	in := intentOf(c.lead, c.other, c.lead.ID)
 	if c.repeat {
+		// complete asks again, once the answer can no longer change. Here an answer costs no other write.
+		switch done, known, err := lookUpResult(ctx, c.store, in.lead, c.lead.ID); {
+		case err != nil:
+			return Result{}, false, notApplied(in.lead, err)
+		case known:
+			return Result{Lead: trimVersions(done, len(c.lead.Records))}, false, nil
+		}
 		in.name = repeatable + in.name
 	}
 	made, err := c.openMark(ctx, &in)

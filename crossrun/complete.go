@@ -30,16 +30,11 @@ type ending struct {
 // matches runstore.ErrUnknownOutcome.
 func complete(ctx context.Context, s runstore.RunStore, under runstore.Guard, in intent, version runstore.Version) (ending, error) {
 	if strings.HasPrefix(in.name, repeatable) {
-		// While the intent exists no other caller can complete a step of the lead, so the answer stays true.
 		switch done, known, err := lookUpResult(ctx, s, in.lead, in.id); {
 		case err != nil:
 			return ending{}, pendingError(in.lead, err)
 		case known:
-			end := ending{verdict: verdictApplied, result: Result{Lead: trimVersions(done, len(in.leadWrites.Records))}}
-			if _, end.intentErr = s.Commit(ctx, in.clear(under, version)); end.intentErr == nil {
-				removeMark(ctx, s, in, in.mark)
-			}
-			return end, nil
+			return completed(ctx, s, under, in, version, done)
 		}
 	}
 	end, markAt, err := decide(ctx, s, in)
@@ -72,6 +67,19 @@ func complete(ctx context.Context, s runstore.RunStore, under runstore.Guard, in
 		return ending{verdict: verdictApplied, result: Result{Lead: trimVersions(done, len(in.leadWrites.Records))}}, nil
 	}
 	return ending{}, pendingError(in.lead, err)
+}
+
+// completed ends the attempt at a step that an earlier call has completed meanwhile, with that call's result.
+// The mark goes before the intent: without it the attempt cannot be applied any more, even if the lead
+// no longer remembers the step.
+func completed(ctx context.Context, s runstore.RunStore, under runstore.Guard, in intent, version runstore.Version, done runstore.Committed) (ending, error) {
+	_, err := s.Commit(ctx, deleteMark(in.other, in.markKey(), in.mark))
+	if err != nil && !errors.Is(err, runstore.ErrConflict) && !errors.Is(err, runstore.ErrNotFound) {
+		return ending{}, pendingError(in.lead, err)
+	}
+	end := ending{verdict: verdictApplied, result: Result{Lead: trimVersions(done, len(in.leadWrites.Records))}}
+	_, end.intentErr = s.Commit(ctx, in.clear(under, version))
+	return end, nil
 }
 
 // decide applies the other run's batch, or finds the verdict on the mark. It also returns the

@@ -39,7 +39,7 @@ func TestCosts(t *testing.T) {
 		writes, reads int
 	}{
 		{"applied", func(_, _ *runstore.Batch) {}, nil, 5, 0},
-		{"applied, with an id", func(lead, _ *runstore.Batch) { lead.ID = "id" }, nil, 6, 0},
+		{"applied, with an id", func(lead, _ *runstore.Batch) { lead.ID = "id" }, nil, 7, 0},
 		{"refused by the lead", func(lead, _ *runstore.Batch) { lead.Require(runstore.AtSeq(9)) }, runstore.ErrConflict, 3, 1},
 		{"refused by the other run", func(_, other *runstore.Batch) { other.Require(runstore.AtSeq(9)) }, runstore.ErrConflict, 6, 1},
 	} {

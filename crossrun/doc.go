@@ -45,8 +45,8 @@
 //  1. On the lead, under its fence and guards, and only if there is no intent: put the intent, which
 //     holds m, the other run's batch and the lead's writes.
 //     If the caller chose the step's id, the lead is then asked for the result of an earlier call: the
-//     step may have been completed since this call began. A known result ends the step; nothing is
-//     applied again.
+//     step may have been completed since this call began. If it is known, the mark is deleted at
+//     version m, so that nothing is applied again, and then the intent.
 //  2. On the other run, at version m of the mark, under the batch's guards, and only if the run has
 //     no intent of its own: apply the batch's writes and set the mark to "applied". If a guard does
 //     not hold, set the mark to "refused" instead, again at version m.

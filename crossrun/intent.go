@@ -151,9 +151,12 @@ func (in intent) finish(under runstore.Guard, version runstore.Version) runstore
 	b := runstore.NewBatch(in.lead, under, runstore.AtVersion(IntentKey, version))
 	b.ID = in.id
 	b.Writes = in.leadWrites
-	if g := b.Guards(); g.Fence.Token() != in.token && (g.Token == nil || *g.Token != in.token) {
-		b.Release = false
+	g := b.Guards()
+	token := g.Fence.Token()
+	if g.Token != nil {
+		token = *g.Token
 	}
+	b.Release = b.Release && token == in.token
 	b.Records = slices.Clone(b.Records)
 	b.Delete(IntentKey)
 	return b

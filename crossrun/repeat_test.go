@@ -11,20 +11,34 @@ import (
 	"github.com/tapestore/tapestore/runstore/memory"
 )
 
-// settled is a store, no MultiCommitter, on which another caller settles the steps of run before commit
-// number at.
+// settled is a store, no MultiCommitter, whose caller another one overtakes: before commit number at it
+// settles the steps of run, on base.
 type settled struct {
 	runstore.RunStore
-	at int
+	base runstore.RunStore
+	at   int
 }
 
 func (s *settled) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
 	if s.at--; s.at == 0 {
-		if _, err := crossrun.Settle(ctx, s.RunStore, "run"); err != nil {
+		if _, err := crossrun.Settle(ctx, s.base, "run"); err != nil {
 			return runstore.Committed{}, err
 		}
 	}
 	return s.RunStore.Commit(ctx, b)
+}
+
+// unguarded are steps whose lead guards nothing that they write.
+var unguarded = map[string]func(runstore.Lease) (lead, other runstore.Batch){
+	"the other run's guard is moved": func(lease runstore.Lease) (lead, other runstore.Batch) {
+		_, other = claim(lease)
+		return runstore.NewBatch(lease.Run, lease.Fence()), other
+	},
+	"nothing that the step guards is moved": func(lease runstore.Lease) (lead, other runstore.Batch) {
+		other = runstore.NewBatch("registry", runstore.AtVersion("elsewhere", 0))
+		other.Append("claimed", nil)
+		return runstore.NewBatch(lease.Run, lease.Fence()), other
+	},
 }
 
 // TestRepeatOfAStepThatEndsMeanwhile proves that a repeat applies nothing if another caller completes the
@@ -32,18 +46,7 @@ func (s *settled) Commit(ctx context.Context, b runstore.Batch) (runstore.Commit
 func TestRepeatOfAStepThatEndsMeanwhile(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	steps := map[string]func(runstore.Lease) (lead, other runstore.Batch){
-		"the other run's guard is moved": func(lease runstore.Lease) (lead, other runstore.Batch) {
-			_, other = claim(lease)
-			return runstore.NewBatch(lease.Run, lease.Fence()), other
-		},
-		"nothing that the step guards is moved": func(lease runstore.Lease) (lead, other runstore.Batch) {
-			other = runstore.NewBatch("registry", runstore.AtVersion("elsewhere", 0))
-			other.Append("claimed", nil)
-			return runstore.NewBatch(lease.Run, lease.Fence()), other
-		},
-	}
-	for name, step := range steps {
+	for name, step := range unguarded {
 		for made := range 7 { // writes of the first call
 			for at := 1; at <= 7; at++ { // the write of the repeat before which the step is settled
 				t.Run(fmt.Sprintf("%s, the first call makes %d writes, settled before write %d of the repeat", name, made, at), func(t *testing.T) {
@@ -54,7 +57,7 @@ func TestRepeatOfAStepThatEndsMeanwhile(t *testing.T) {
 					lead.Append("claimed", nil)
 					lead.ID = "step"
 					_, first := crossrun.Commit(ctx, &dying{base, made}, lead, other)
-					repeat, err := crossrun.Commit(ctx, &settled{base, at}, lead, other)
+					repeat, err := crossrun.Commit(ctx, &settled{base, base, at}, lead, other)
 					if err != nil {
 						t.Errorf("the first call ended with %v, its repeat with %v, want success", first, err)
 					}
@@ -63,6 +66,57 @@ func TestRepeatOfAStepThatEndsMeanwhile(t *testing.T) {
 					}
 					if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
 						t.Errorf("the step was made %d times, want once on each run", got)
+					}
+					if _, err := crossrun.Sweep(ctx, base, "registry"); err != nil { // a call that was cut short left its mark
+						t.Error(err)
+					}
+					clean(t, base, "run", "registry")
+				})
+			}
+		}
+	}
+}
+
+// forgotten is a store that has forgotten the ids of all batches.
+type forgotten struct{ runstore.RunStore }
+
+func (s forgotten) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	b.ID = ""
+	return s.RunStore.Commit(ctx, b)
+}
+
+// TestRepeatThatIsCutShort proves that a successor applies nothing again after a repeat of a completed step
+// was cut short: where the repeat has reported success, even if the lead no longer remembers the step.
+func TestRepeatThatIsCutShort(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for name, step := range unguarded {
+		for made := range 8 { // writes of the repeat before one that fails
+			for _, reached := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, the repeat makes %d writes, the next one made %t", name, made, reached), func(t *testing.T) {
+					t.Parallel()
+					base := memory.New(nil).Open()
+					create(t, base, "run", "registry")
+					lead, other := step(hold(t, base, "run"))
+					lead.Append("claimed", nil)
+					lead.ID = "step"
+					if _, err := crossrun.Commit(ctx, &dying{base, 3}, lead, other); !errors.Is(err, runstore.ErrUnknownOutcome) {
+						t.Errorf("got error %v, want an unknown outcome", err)
+					}
+					cut := &settled{&failing{base, made + 1, runstore.ErrUnknownOutcome, reached}, base, 2}
+					var successor runstore.RunStore = struct{ runstore.RunStore }{base}
+					switch _, err := crossrun.Commit(ctx, cut, lead, other); {
+					case err == nil:
+						successor = forgotten{base}
+					case !errors.Is(err, runstore.ErrUnknownOutcome) && !errors.Is(err, runstore.ErrUnavailable):
+						t.Errorf("the repeat ended with %v, want success or an error that says nothing of the first call", err)
+					}
+					hold(t, successor, "run")
+					if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
+						t.Errorf("the step was made %d times, want once on each run", got)
+					}
+					if _, err := crossrun.Sweep(ctx, base, "registry"); err != nil {
+						t.Error(err)
 					}
 					clean(t, base, "run", "registry")
 				})

@@ -21,7 +21,7 @@ import (
 //     makes this guard fail.
 
 // commitUnder commits b under f, which may be absent, or the fence of b's run or of another run. In
-// the last case a store without runstore.MultiCommitter makes six writes.
+// the last case a store without runstore.MultiCommitter makes seven writes.
 //
 // Errors: those of a commit; ErrNoSuchRun itself if b's run does not exist, and an error that wraps
 // it if the fence's run does not.

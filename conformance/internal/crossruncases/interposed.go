@@ -79,7 +79,7 @@ func stepOfTwoCallers(t harness.T, e *harness.Env, m stepMode) {
 // stepEndsBeforeItsRepeat repeats a step that another caller completes while the repeat is on its way.
 func stepEndsBeforeItsRepeat(t harness.T, e *harness.Env, m stepMode) {
 	ctx, network := t.Context(), m.lossless(e.Reopen(t))
-	for at := 1; at <= 4; at++ {
+	for at := 1; at <= 5; at++ {
 		what := fmt.Sprintf("the step ends before write %d of its repeat", at)
 		p := newPair(t, e, fmt.Sprint(at), false)
 		lead, other := runstore.NewBatch(p.lead, p.lease.Fence()), runstore.NewBatch(p.other, runstore.AtVersion("b", 1))
@@ -87,7 +87,7 @@ func stepEndsBeforeItsRepeat(t harness.T, e *harness.Env, m stepMode) {
 		other.Append("test", []byte("step/first"))
 		lead.ID = "step"
 		hit := false
-		_, err := crossrun.Commit(ctx, m.on(e.Store, cutAt(3, kit.RequestLost, &hit)), lead, other)
+		_, err := crossrun.Commit(ctx, m.on(e.Store, cutAt(5, kit.RequestLost, &hit)), lead, other)
 		kit.Equal(t, what+": the outcome of the first call", runstore.OutcomeOf(err), runstore.Unknown)
 		s := &interposed{RunStore: network, at: at, begin: func() {
 			if _, err := crossrun.Settle(ctx, network, p.lead); err != nil {
