@@ -55,6 +55,11 @@ func outgoing(ctx context.Context) (context.Context, error) {
 // of the call. A server may forward the refusal of its own fence by a third service: that status is
 // returned as it is, because it does not mean that the caller was replaced. So is every refusal of a
 // call without a fence. A malformed fence fails with ErrInvalid or ErrTooLarge before the call.
+//
+// Chain it behind every interceptor that changes the fence: it does not see one that is written or
+// renamed later, or by PerRPCCredentials. Call [Refused] for such calls. Where a proxy renames the
+// resource of a call, it restores the caller's name in the refusal, and so does a service that presents
+// its caller's token to a third service under another name.
 func UnaryClientInterceptor() grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		ctx, err := outgoing(ctx)

@@ -21,7 +21,8 @@ func wantFenced(t testing.TB, err error, want fence.StaleError) {
 	var stale *fence.StaleError
 	var fenced *runstore.FencedError
 	if !errors.Is(err, runstore.ErrFenced) || !errors.As(err, &stale) || !errors.As(err, &fenced) || status.Code(err) != codes.FailedPrecondition {
-		t.Fatalf("got %v, want a StaleError with the status FAILED_PRECONDITION", err)
+		t.Errorf("got %v, want a StaleError with the status FAILED_PRECONDITION", err)
+		return
 	}
 	if *stale != want {
 		t.Errorf("got %+v, want %+v", *stale, want)

@@ -102,7 +102,7 @@ func TestRefusalWithoutFacts(t *testing.T) {
 		refused  bool
 	}{
 		{"newer", fenced, []string{current, "6"}, true},
-		{"equal", fenced, []string{current, "5"}, false},
+		{"equal, because the grant was ended", fenced, []string{current, "5"}, true},
 		{"older", fenced, []string{current, "4"}, false},
 		{"unreadable", fenced, []string{current, "?"}, true},
 		{"zero", fenced, []string{current, "0"}, true},
@@ -118,5 +118,12 @@ func TestRefusalWithoutFacts(t *testing.T) {
 		if err := fencehttp.Refused(resp); errors.Is(err, runstore.ErrFenced) != test.refused {
 			t.Errorf("%s: got %v, want ErrFenced %v", test.name, err, test.refused)
 		}
+	}
+	// net/http sends these headers as canonical ones.
+	req := request("POST")
+	req.Header["fencing-token"], req.Header["fencing-resource"] = []string{"5"}, []string{" a "}
+	resp := &http.Response{StatusCode: 412, Header: request("POST", current, "6", token, "5", resource, "a").Header, Request: req}
+	if err := fencehttp.Refused(resp); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("keys that are not canonical: got %v, want ErrFenced", err)
 	}
 }

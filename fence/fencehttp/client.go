@@ -3,6 +3,7 @@ package fencehttp
 import (
 	"errors"
 	"net/http"
+	"net/textproto"
 	"strconv"
 
 	"github.com/tapestore/tapestore/fence"
@@ -39,8 +40,9 @@ func SetHeaders(h http.Header, resource string, token runstore.Token) error {
 //
 // A service may forward the refusal of its own fence by a third one. So Refused returns nil if the
 // response repeats another fence than that of resp.Request, or if resp.Request has none. A response
-// that repeats no fence is a refusal if its current token is higher than that of the request, or
-// unreadable.
+// that repeats no fence is a refusal unless its current token is lower than that of the request.
+// Where a proxy renames the resource of a request, it restores the caller's name in the refusal. So
+// does a service that presents its caller's token to a third service under another name.
 //
 // After a refusal the caller stops: another holder has replaced it. Every other response says
 // nothing about the fence, and nil does not mean that the service checked it.
@@ -66,14 +68,26 @@ func Refused(resp *http.Response) error {
 	switch {
 	case err == nil && repeated != p:
 		return nil
-	case err != nil && stale.Current > 0 && stale.Current <= p.Token:
+	case err != nil && stale.Current > 0 && stale.Current < p.Token: // equal: the grant was ended
 		return nil
 	}
 	stale.Resource, stale.Presented = p.Resource, p.Token
 	return stale
 }
 
-// parse reads the fence from the headers of a request or a refusal.
+// parse reads the fence from the headers of a request or a refusal as the wire has them: net/http sends
+// keys that are not canonical, too, and trims values.
 func parse(h http.Header) (fence.Presented, error) {
-	return wire.Parse(h.Values(TokenHeader), h.Values(ResourceHeader))
+	var tokens, resources []string
+	for key, values := range h {
+		for _, v := range values {
+			switch v = textproto.TrimString(v); http.CanonicalHeaderKey(key) {
+			case TokenHeader:
+				tokens = append(tokens, v)
+			case ResourceHeader:
+				resources = append(resources, v)
+			}
+		}
+	}
+	return wire.Parse(tokens, resources)
 }
