@@ -190,3 +190,80 @@ func TestPagesAreAdmitted(t *testing.T) {
 		}
 	})
 }
+
+// TestPagesWithoutRoomAreReadAgain lets followers receive shared pages while there is no room. They do not keep
+// the pages: once there is room, each follower reads its page again by itself, and receives each event once.
+func TestPagesWithoutRoomAreReadAgain(t *testing.T) {
+	bubble(t, func(e *env) {
+		room, full := make(chan struct{}), atomic.Bool{}
+		e.tail.Close(e.Context())
+		e.opts.TryAdmit = func(context.Context) (func(), bool) { return func() {}, !full.Load() }
+		e.opts.Admit = func(ctx context.Context) (func(), error) {
+			if full.Load() {
+				select {
+				case <-room:
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+			return func() {}, nil
+		}
+		e.useStore(e.probe)
+		e.probe.set(hooks{mute: true})
+		const runs, each = 10, 2
+		run := func(i int) runstore.RunID { return runstore.RunID(fmt.Sprint("r-", i)) }
+		var all []*reader
+		for i := range runs {
+			e.create(e.store, run(i))
+			e.mustAppend(e.store, run(i), 1)
+			for range each {
+				all = append(all, e.follow(run(i), 1))
+			}
+		}
+		settled()
+		full.Store(true)
+		before := e.probe.journals.Load()
+		for i := range runs {
+			b := runstore.NewBatch(run(i), runstore.Unguarded("a test"))
+			for range 3 {
+				b.Append("k", make([]byte, 100<<10))
+			}
+			if _, err := e.store.Commit(e.Context(), b); err != nil {
+				e.Fatal(err)
+			}
+		}
+		settled()
+		if n := e.probe.journals.Load() - before; n != runs {
+			e.Errorf("%d reads of %d runs, want a shared one each", n, runs)
+		}
+		for i := range runs {
+			e.mustAppend(e.store, run(i), 1)
+		}
+		settled()
+		for i, r := range all {
+			e.want(fmt.Sprint("follower ", i, " without room"), r, 1)
+		}
+		before = e.probe.journals.Load()
+		full.Store(false)
+		close(room)
+		synctest.Wait() // and no time passes
+		for i, r := range all {
+			e.want(fmt.Sprint("follower ", i), r, 5)
+		}
+		if n := e.probe.journals.Load() - before; n != runs*each {
+			e.Errorf("%d reads once there is room, want one for each of %d followers", n, runs*each)
+		}
+		settled()
+		before = e.probe.journals.Load() // together again
+		for i := range runs {
+			e.mustAppend(e.store, run(i), 1)
+		}
+		synctest.Wait()
+		for i, r := range all {
+			e.want(fmt.Sprint("follower ", i, " at last"), r, 6)
+		}
+		if n := e.probe.journals.Load() - before; n != runs {
+			e.Errorf("%d reads of %d runs, want a shared one each", n, runs)
+		}
+	})
+}

@@ -45,6 +45,11 @@ type Options struct {
 	// read. A subscriber of the feed calls it before it reads or takes a page. An error ends the
 	// follower.
 	Admit func(ctx context.Context) (release func(), err error)
+	// TryAdmit, if set, is Admit without waiting: it reports false where Admit would block. A follower
+	// that receives a shared page calls it first. If it reports false, the follower drops the page, calls
+	// Admit, and reads the page again by itself. If TryAdmit is nil, each follower holds its shared page
+	// while Admit blocks.
+	TryAdmit func(ctx context.Context) (release func(), ok bool)
 	// Derive, if set, is called for each event that the feed's subscribers receive: once for all
 	// subscribers at the end of the feed, and once for each that reads by itself. It is called
 	// concurrently.

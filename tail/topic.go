@@ -67,41 +67,43 @@ func (f *follower) due() bool {
 func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 	tp, t := f.topic, f.topic.tail
 	f.free()
-	// A follower that catches up reads by itself, so that other followers of its run do not wait
-	// for events that they have.
-	for !f.atEnd {
-		if err := f.admit(ctx); err != nil {
-			return nil, err
-		}
-		p, err := tp.read(ctx, f.next)
-		if err != nil {
-			return nil, err
+	for {
+		// A follower that catches up reads by itself, so that other followers of its run do not wait
+		// for events that they have.
+		for !f.atEnd {
+			if err := f.admit(ctx); err != nil {
+				return nil, err
+			}
+			p, err := tp.read(ctx, f.next)
+			if err != nil {
+				return nil, err
+			}
+			t.mu.Lock()
+			events := f.take(p)
+			t.mu.Unlock()
+			if len(events) > 0 {
+				return events, nil
+			}
+			f.free()
 		}
 		t.mu.Lock()
-		events := f.take(p)
+		tp.waiting[f] = struct{}{}
+		tp.schedule()
 		t.mu.Unlock()
-		if len(events) > 0 {
-			return events, nil
+		select {
+		case d := <-f.pages:
+			if d.err != nil {
+				return nil, d.err
+			}
+			if admitted, err := f.admitShared(ctx); admitted || err != nil {
+				return d.events, err
+			}
+			f.next, f.atEnd = d.events[0].Seq, false // d is dropped, and read again
+		case <-ctx.Done():
+			return nil, &runstore.OpError{Op: "follow", Run: tp.run, Err: runstore.ErrUnavailable, Cause: ctx.Err()}
+		case <-t.ctx.Done():
+			return nil, closedError(tp.run)
 		}
-		f.free()
-	}
-	t.mu.Lock()
-	tp.waiting[f] = struct{}{}
-	tp.schedule()
-	t.mu.Unlock()
-	select {
-	case d := <-f.pages:
-		if d.err != nil {
-			return nil, d.err
-		}
-		if err := f.admit(ctx); err != nil {
-			return nil, err
-		}
-		return d.events, nil
-	case <-ctx.Done():
-		return nil, &runstore.OpError{Op: "follow", Run: tp.run, Err: runstore.ErrUnavailable, Cause: ctx.Err()}
-	case <-t.ctx.Done():
-		return nil, closedError(tp.run)
 	}
 }
 
@@ -112,6 +114,20 @@ func (f *follower) admit(ctx context.Context) error {
 		f.release = release
 	}
 	return err
+}
+
+// admitShared admits a page that f has received. It reports false if f must not hold the page while it waits.
+func (f *follower) admitShared(ctx context.Context) (admitted bool, err error) {
+	try := f.topic.tail.opts.TryAdmit
+	if try == nil {
+		err := f.admit(ctx)
+		return err == nil, err
+	}
+	release, ok := try(ctx)
+	if ok {
+		f.release = release
+	}
+	return ok, nil
 }
 
 // free releases the admission of the last page.

@@ -50,9 +50,9 @@ func (t *Tape) CompleteEffect(ctx context.Context, req OutcomeRequest) (Effect, 
 }
 
 // ReconcileEffect records the outcome that a reconciler found for an effect that is PENDING or
-// UNKNOWN, and ends the claim of its dispatch. An outbox effect that becomes PENDING and has no time of
-// a next dispatch is due at once. An effect that is CONFIRMED or FAILED is returned unchanged. Two round
-// trips.
+// UNKNOWN, and ends the claim of its dispatch. PENDING ends only a claim that has lapsed. An outbox effect
+// that becomes PENDING and has no time of a next dispatch is due at once. An effect that is CONFIRMED or
+// FAILED is returned unchanged. Two round trips, and one of the store clock if PENDING meets a claim.
 //
 // Errors: ErrNoSuchEffect; runstore.ErrFenced for a stale fence, even if there was nothing to
 // write.
@@ -63,6 +63,15 @@ func (t *Tape) ReconcileEffect(ctx context.Context, req OutcomeRequest) (Effect,
 		}
 		if e.Status == EffectConfirmed || e.Status == EffectFailed {
 			return e, nil, nil
+		}
+		if req.Status == EffectPending {
+			claimed, err := t.claimed(ctx, e)
+			if err != nil {
+				return e, nil, err
+			}
+			if !claimed {
+				e.unclaim()
+			}
 		}
 		return e.settled(req, map[string]any{"status": "reconciled", "resolved_to": req.Status})
 	})
@@ -95,8 +104,8 @@ func (t *Tape) changeEffect(ctx context.Context, run runstore.RunID, key string,
 	return e.Effect, err
 }
 
-// settled returns the effect with its outcome and without the claim of its dispatch, and a step
-// with the entry, to which it adds the effect's names.
+// settled returns the effect with its outcome and, unless that is PENDING, without the claim of its
+// dispatch, and a step with the entry, to which it adds the effect's names.
 func (e storedEffect) settled(req OutcomeRequest, entry map[string]any) (storedEffect, *step, error) {
 	e.Status, e.Response, e.Error = req.Status, req.Response, req.Error
 	switch {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/delivery"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -136,6 +137,17 @@ func (t *Tape) RecordDispatchAttempt(ctx context.Context, req DispatchReport) (E
 		}
 		return e, e.note(entry), nil
 	})
+}
+
+// claimed reports whether a dispatcher has a claim of the effect that has not lapsed. It reads the store
+// clock only if the claim had not lapsed at the effect's last change.
+func (t *Tape) claimed(ctx context.Context, e storedEffect) (bool, error) {
+	s := e.delivery()
+	if s.Phase != delivery.Claimed || s.AvailableAt(e.Time) {
+		return false, nil
+	}
+	now, err := t.store.Now(ctx)
+	return err == nil && !s.AvailableAt(now), err
 }
 
 func (e *storedEffect) unclaim() {

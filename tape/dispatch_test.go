@@ -81,10 +81,11 @@ func TestLateDispatchReportChangesNothing(t *testing.T) {
 	}
 }
 
-// A report ends its claim, so its repeat counts no attempt. An observation ends it, too.
+// A report ends its claim, so its repeat counts no attempt. An observation of ABSENT ends a claim that has
+// lapsed, and no live one.
 func TestDispatchReportCountsOnce(t *testing.T) {
 	t.Parallel()
-	tp, _, _ := newTape(t)
+	tp, _, store := newTape(t)
 	run := outbox(t, tp)
 	e, _ := claimDispatch(t, tp, run, "A", time.Minute)
 	for range 3 {
@@ -94,12 +95,22 @@ func TestDispatchReportCountsOnce(t *testing.T) {
 		}
 	}
 	claimDispatch(t, tp, run, "B", time.Minute)
-	if _, err := tp.RecordExternalObservation(t.Context(), tape.Observation{Run: run, Key: "K", Resolution: tape.ResolvedAbsent}); err != nil {
+	absent := tape.Observation{Run: run, Key: "K", Resolution: tape.ResolvedAbsent}
+	if _, err := tp.RecordExternalObservation(t.Context(), absent); err != nil {
 		t.Fatal(err)
 	}
-	got, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: 2, Error: "late"})
-	if err != nil || got.Status != tape.EffectPending || got.DispatchAttempts != 1 {
-		t.Errorf("a report after an observation: %+v, %v, want it PENDING", got, err)
+	got, err := tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: 2, Error: "x", Next: e.Time})
+	if err != nil || got.Status != tape.EffectPending || got.DispatchAttempts != 2 {
+		t.Errorf("a report after an observation during its claim: %+v, %v, want two attempts", got, err)
+	}
+	claimDispatch(t, tp, run, "C", time.Minute)
+	store.Advance(time.Minute)
+	if _, err := tp.RecordExternalObservation(t.Context(), absent); err != nil {
+		t.Fatal(err)
+	}
+	got, err = tp.RecordDispatchAttempt(t.Context(), tape.DispatchReport{Run: run, Key: "K", Claim: 3, Error: "late"})
+	if err != nil || got.Status != tape.EffectPending || got.DispatchAttempts != 2 {
+		t.Errorf("a report after an observation behind its claim: %+v, %v, want it PENDING", got, err)
 	}
 }
 
@@ -150,13 +161,29 @@ func TestOutcomeEndsTheClaim(t *testing.T) {
 			}
 		}
 	}
-	// An effect that is left PENDING keeps its claim.
-	tp, _, _ := newTape(t)
-	run := outbox(t, tp)
-	claimDispatch(t, tp, run, "A", time.Minute)
-	e, err := tp.ReconcileEffect(t.Context(), tape.OutcomeRequest{Run: run, Key: "K", Status: tape.EffectPending})
-	if err != nil || e.DispatchClaimedBy != "A" || toDispatch(t, tp, tape.DispatchQuery{}) != "" {
-		t.Errorf("ReconcileEffect to PENDING: %+v, %v, want the claim of A", e, err)
+}
+
+// ReconcileEffect to PENDING keeps the claim of a dispatcher that may be at work, and ends one that has
+// lapsed: the dispatchers then do not take the effect for one that may have been dispatched.
+func TestReconciledToPendingWithAClaim(t *testing.T) {
+	t.Parallel()
+	for _, lapsed := range []bool{false, true} {
+		tp, _, store := newTape(t)
+		run := outbox(t, tp)
+		claimDispatch(t, tp, run, "A", time.Minute)
+		if lapsed {
+			store.Advance(time.Minute)
+		}
+		e, err := tp.ReconcileEffect(t.Context(), tape.OutcomeRequest{Run: run, Key: "K", Status: tape.EffectPending})
+		if err != nil || e.Status != tape.EffectPending || e.Claims != 1 || (e.DispatchClaimedBy == "") != lapsed || e.DispatchClaimExpires.IsZero() != lapsed {
+			t.Errorf("%+v, %v, want it PENDING, unclaimed: %t", e, err, lapsed)
+		}
+		if got := toDispatch(t, tp, tape.DispatchQuery{}); (got == "K") != lapsed {
+			t.Errorf("to dispatch: %q, lapsed: %t", got, lapsed)
+		}
+		if e, acquired := claimDispatch(t, tp, run, "B", time.Minute); acquired != lapsed {
+			t.Errorf("B's claim: %+v, %t, want it acquired: %t", e, acquired, lapsed)
+		}
 	}
 }
 

@@ -26,9 +26,11 @@
 // returns runstore.ErrUnavailable and has written nothing.
 //
 //	effect      PENDING to CONFIRMED, FAILED or UNKNOWN by CompleteEffect; PENDING and UNKNOWN by
-//	            ReconcileEffect; any but CONFIRMED by RecordExternalObservation. The last two may send it
-//	            back to PENDING. A claim of its dispatch ends with its TTL, with a report and with an
-//	            observation.
+//	            ReconcileEffect and RecordExternalObservation, which may send it back to PENDING. An
+//	            observation of CONFIRMED or DUPLICATE makes any effect CONFIRMED; one of ABSENT or STUCK
+//	            changes nothing while the dispatch is claimed. A claim of the dispatch ends with its TTL,
+//	            with a report, with an observation that has a status and with an outcome of
+//	            ReconcileEffect other than PENDING.
 //	obligation  PENDING to COMMITTED by a claim, back by a failed attempt, or to STUCK by the last
 //	            one; any but COMPENSATED to COMPENSATED, and PENDING and COMMITTED to STUCK, by
 //	            ResolveObligation. COMPENSATED is final.

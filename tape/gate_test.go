@@ -209,6 +209,31 @@ func TestRepeatedSignalIsConsumedOnce(t *testing.T) {
 	}
 }
 
+// A signal at a gate that the run has consumed replaces the answer. The decision that recorded the answer
+// stays, so a run that branches on the decision takes the same way in a replay.
+func TestLateSignalReplacesAConsumedAnswer(t *testing.T) {
+	t.Parallel()
+	tp, _, _ := newTape(t)
+	r := begin(t, tp, "i")
+	drive := func() (answer, decided string) {
+		t.Helper()
+		answer, _ = await(t, tp, r.ID, "approval")
+		d, err := tp.RecordDecision(t.Context(), r.ID, tape.Decision{Index: 1, Response: answer}, runstore.Fence{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer, d.Response
+	}
+	signal(t, tp, r.ID, "approval", "yes")
+	if answer, decided := drive(); answer != "yes" || decided != "yes" {
+		t.Fatalf("the first driver gets %q and decides %q, want yes", answer, decided)
+	}
+	signal(t, tp, r.ID, "approval", "too late")
+	if answer, decided := drive(); answer != "too late" || decided != "yes" {
+		t.Errorf("the next driver gets %q and decides %q, want the late signal and the first decision", answer, decided)
+	}
+}
+
 // A signal that arrives between the look at a gate and the parking of the run is not lost, nor is
 // one at another gate.
 func TestNoSignalIsLostBetweenLookAndPark(t *testing.T) {

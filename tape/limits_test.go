@@ -67,7 +67,7 @@ func TestWhatBeganCanEnd(t *testing.T) {
 	if _, acquired, _, err := tp.ClaimEffectDispatch(t.Context(), r.ID, begun.Key, tape.ClaimRequest{Claimer: odd(tape.MaxClaimer)}); !acquired || err != nil {
 		t.Errorf("ClaimEffectDispatch with the longest name = %t, %v", acquired, err)
 	}
-	seen := tape.Observation{Run: r.ID, Key: begun.Key, Resolution: tape.ResolvedStuck, ExternalRef: odd(tape.MaxExternalRef), Response: text(tape.MaxOutcome)}
+	seen := tape.Observation{Run: r.ID, Key: begun.Key, ExternalRef: odd(tape.MaxExternalRef), Response: text(tape.MaxOutcome)}
 	if _, err := tp.RecordExternalObservation(t.Context(), seen); err != nil {
 		t.Errorf("RecordExternalObservation with the largest texts = %v", err)
 	}

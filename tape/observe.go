@@ -7,7 +7,7 @@ import (
 )
 
 // Resolution is what an observer found out about an effect at its counterparty. Numbers without a
-// name here leave the effect's status unchanged.
+// name here leave the effect's status and claim unchanged, as ResolvedUnspecified does.
 type Resolution int32
 
 // The resolutions of an observation.
@@ -40,10 +40,17 @@ type Observation struct {
 	Fence          runstore.Fence
 }
 
-// RecordExternalObservation records an observer's finding about an effect and ends the claim of its
-// dispatch. A DUPLICATE with a kind registers the obligation in the same commit. A CONFIRMED or FAILED
-// effect changes only if it was observed as CONFIRMED or DUPLICATE: that an observer does not find the
-// effect does not undo it, and the agent may have paid in another way after a failure. Two round trips, and one more read for an obligation.
+// RecordExternalObservation records an observer's finding about an effect and, if the finding has a
+// status, ends the claim of its dispatch. A DUPLICATE with a kind registers the obligation in the same
+// commit. Two observations are not recorded, and the effect is returned unchanged:
+//
+//   - of a CONFIRMED or FAILED effect, any but CONFIRMED and DUPLICATE: that an observer does not find the
+//     effect does not undo it, and the agent may have paid in another way after a failure;
+//   - of an effect whose dispatch is claimed, ABSENT and STUCK: its dispatcher may be calling the
+//     counterparty. The observer looks again once the claim has ended.
+//
+// Two round trips, one more of the store clock if an ABSENT or STUCK meets a claim, and one more read for
+// an obligation.
 //
 // Errors: ErrNoSuchEffect; runstore.ErrTooLarge above [MaxOutcome], [MaxExternalRef] and the limits
 // of obligations, and for the obligation of an effect that was CONFIRMED before, in a run that is
@@ -80,7 +87,11 @@ func (t *Tape) RecordExternalObservation(ctx context.Context, o Observation) (Ef
 		if (e.Status == EffectConfirmed || e.Status == EffectFailed) && !seen { // the caller may have acted on it
 			return e, nil, nil
 		}
-		e.unclaim()
+		if o.Resolution == ResolvedAbsent || o.Resolution == ResolvedStuck {
+			if claimed, err := t.claimed(ctx, e); claimed || err != nil {
+				return e, nil, err
+			}
+		}
 		e.resolve(o.Resolution)
 		e.ExternalRef, e.Response, e.Error = o.ExternalRef, o.Response, o.Error
 		s := e.note(map[string]any{
@@ -95,7 +106,8 @@ func (t *Tape) RecordExternalObservation(ctx context.Context, o Observation) (Ef
 	})
 }
 
-// resolve sets the effect's status according to a resolution.
+// resolve sets the effect's status according to a resolution. Without a status the effect keeps its claim:
+// the dispatcher may be at work, or may have called without a report.
 func (e *storedEffect) resolve(r Resolution) {
 	switch {
 	case r == ResolvedConfirmed, r == ResolvedDuplicate:
@@ -107,7 +119,10 @@ func (e *storedEffect) resolve(r Resolution) {
 		e.Status = EffectFailed
 	case r == ResolvedStuck:
 		e.Status = EffectUnknown
+	default:
+		return
 	}
+	e.unclaim()
 }
 
 // word returns the journal's word for a resolution.

@@ -48,11 +48,16 @@ import (
 // An entry whose subject and payload exceed [MaxTask] makes no task; it is logged. Entries that
 // Tape writes are smaller.
 //
+// An entry that has an open task gets no second one: a cursor that [Tape.MoveCursors] has moved back passes
+// such entries. An entry whose task has ended gets a new one.
+//
 // One round trip. If matches are debounced, one more for the store clock, and one for each of their
-// subjects, up to 16 at a time.
+// subjects, up to 16 at a time. If entries have open tasks, two more for each commit that is refused.
 //
 // Errors: runstore.ErrFenced and ErrNoSuchRun; runstore.ErrConflict, whose Key is that of the
-// cursor, if the cursor is not at its version; runstore.ErrTooLarge, field "records", if the shard
+// cursor, if the cursor is not at its version, or that of an open task of another entry with the same
+// position, which an imported shard may have: it is in the way until a worker has ended it;
+// runstore.ErrTooLarge, field "records", if the shard
 // has as many open tasks as the store allows in one run: the caller waits until workers have ended
 // some; runstore.ErrInvalid for a fence, a position or a match that is not the shard's.
 func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cursor, matches []Entry, to runstore.Position) (Cursor, error) {
@@ -84,7 +89,7 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 	if len(wanted) > maxTasks {
 		wanted, to = wanted[:maxTasks], wanted[maxTasks-1].Source
 	}
-	for n := 0; ; n++ {
+	for n := 0; ; {
 		b, next, err := t.planAdvance(ctx, f, r, at, wanted, to)
 		if err != nil {
 			return at, err
@@ -93,15 +98,65 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 		if err == nil {
 			return Cursor{Position: next, Version: done.Versions[0]}, nil
 		}
-		// A task that was to be updated has been claimed meanwhile: its subject gets a new task.
 		var conflict *runstore.ConflictError
-		if !errors.As(err, &conflict) || !strings.HasPrefix(string(conflict.Key), openPrefix) || n+1 == optimistic.MaxAttempts {
+		if !errors.As(err, &conflict) || !strings.HasPrefix(string(conflict.Key), openPrefix) {
 			return at, err
 		}
-		if err := optimistic.Rest(ctx, n, err); err != nil {
+		if conflict.Want == 0 { // an entry has a task: the cursor was moved back
+			rest, readErr := t.withoutOpen(ctx, f.Run(), wanted, b)
+			switch {
+			case readErr != nil:
+				return at, readErr
+			case len(rest) == len(wanted):
+				return at, err
+			}
+			wanted = rest
+			continue
+		}
+		// A task that was to be updated has been claimed meanwhile: its subject gets a new task.
+		if n++; n == optimistic.MaxAttempts {
+			return at, err
+		}
+		if err := optimistic.Rest(ctx, n-1, err); err != nil {
 			return at, err
 		}
 	}
+}
+
+// withoutOpen returns the wanted tasks without those that a refused commit was to write although their
+// entries have open tasks. One read.
+func (t *Tape) withoutOpen(ctx context.Context, run runstore.RunID, wanted []storedTask, refused runstore.Batch) ([]storedTask, error) {
+	var keys []runstore.RecordKey
+	for _, w := range refused.Records {
+		if w.Key != cursorKey {
+			keys = append(keys, w.Key)
+		}
+	}
+	records, err := t.store.ReadRecords(ctx, run, runstore.RecordQuery{Keys: keys})
+	if err != nil {
+		return nil, err
+	}
+	open := map[runstore.RecordKey]storedTask{}
+	for _, rec := range records {
+		if k, err := taskOf(run, rec); err == nil { // one that cannot be read may be of any entry
+			open[rec.Key] = k
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(wanted), func(k storedTask) bool {
+		is, found := open[k.key()]
+		return found && is.standsFor(k)
+	}), nil
+}
+
+// standsFor reports whether an open task is of the entry of a wanted one, which has its key. In a shard that
+// was imported it may be of an entry that had this position in the feed of another store. A debounced task
+// has the content of a later entry of its subject.
+func (k storedTask) standsFor(wanted storedTask) bool {
+	if k.Subject != wanted.Subject {
+		return false
+	}
+	return k.debounced && k.Source > wanted.Source ||
+		k.Source == wanted.Source && k.SourceRun == wanted.SourceRun && k.Payload == wanted.Payload
 }
 
 // moveCursor moves a cursor to a position and stores the runs to begin in it; nil for none.

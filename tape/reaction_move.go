@@ -39,6 +39,8 @@ type CursorsMoved struct {
 // MoveCursors moves the cursors of reactions, deregistered ones included, to the end of the feed: the
 // reactions then handle no event that was committed before the call. With m.Replay it moves them to the
 // start, so that they handle every event. Runs that a cursor names are still begun, and tasks stay open.
+// An entry that has an open task, or a run of an AGENT reaction, gets no second one: the replay of an AGENT
+// reaction on the store that has begun its runs does nothing.
 //
 // It is for a store whose runs were imported. Their events are new in the feed, and their cursors are
 // positions in the feed of another store: reactions would handle the whole history again, or nothing.

@@ -3,7 +3,10 @@ package tape_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
@@ -124,6 +127,140 @@ func TestMoveCursors(t *testing.T) {
 	late.shown = false
 	if _, err := tp.MoveCursors(ctx, tape.CursorMove{Waiting: func(int) { cancel(stop) }}); !errors.Is(err, stop) {
 		t.Errorf("MoveCursors that ends while it waits: %v", err)
+	}
+}
+
+// replay moves the cursor of an open shard back to the start of the feed and takes the shard again.
+func (s *shard) replay() {
+	s.t.Helper()
+	if _, err := s.tp.Store().ReleaseLease(s.t.Context(), runstore.ReleaseRequest{Fence: s.f}); err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := s.tp.MoveCursors(s.t.Context(), tape.CursorMove{Replay: true, Reactions: []string{s.ID}}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.f = leaseOf(s.t, s.tp.Store(), s.f.Run())
+	var err error
+	if s.at, err = s.tp.ShardCursor(s.t.Context(), s.f.Run()); err != nil || s.at.Position != 0 {
+		s.t.Fatalf("ShardCursor = %+v, %v, want 0", s.at, err)
+	}
+}
+
+// TestReplayPassesOpenTasks checks that a shard whose cursor was moved back passes the entries that have an
+// open task, PENDING or CLAIMED, and makes tasks for the others, also for entries whose task has ended.
+func TestReplayPassesOpenTasks(t *testing.T) {
+	t.Parallel()
+	tp, _, _ := newTape(t)
+	s := openShard(t, tp, tape.Reaction{ID: "r"})
+	const n = 30 // more than an operation has attempts
+	var all []tape.Entry
+	for p := range runstore.Position(n) {
+		all = append(all, match(p+1, fmt.Sprintf("/s/%d", p+1)))
+	}
+	s.advance(n, all...)
+	claimed := claimTasks(t, tp, tape.TaskClaim{Reaction: "r", Owner: "w", Max: 2})
+	if len(claimed) != 2 {
+		t.Fatalf("claimed %+v, want 2 tasks", claimed)
+	}
+	if _, err := tp.CompleteTask(t.Context(), claimed[0].ID, "w"); err != nil {
+		t.Fatal(err)
+	}
+	before, err := tp.ListTasks(t.Context(), "r", 0, 0)
+	if err != nil || len(before) != n {
+		t.Fatalf("%d tasks, %v, want %d", len(before), err, n)
+	}
+	s.replay()
+	s.advance(n+1, append(all, match(n+1, "/s/new"))...)
+	if s.at.Position != n+1 {
+		t.Errorf("the cursor is at %+v, want %d", s.at, n+1)
+	}
+	after, err := tp.ListTasks(t.Context(), "r", 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh := map[runstore.Position]bool{}
+	for _, k := range after {
+		if !slices.Contains(before, k) { // the others are unchanged, the CLAIMED one too
+			fresh[k.Source] = k.Status == tape.TaskPending
+		}
+	}
+	if done := claimed[0].Source; len(after) != n+1 || len(fresh) != 2 || !fresh[done] || !fresh[n+1] {
+		t.Errorf("%d tasks, PENDING anew for %v, want %d, and a new one for the DONE one's entry, %d, and for %d",
+			len(after), fresh, n+1, done, n+1)
+	}
+}
+
+// TestReplayCutAnywhere cuts the advance of a shard that passes entries with open tasks at each store call.
+// It has moved the cursor, or returns ErrUnavailable and has not, and the next advance goes on.
+func TestReplayCutAnywhere(t *testing.T) {
+	t.Parallel()
+	for calls := 0; ; calls++ {
+		tp, store, _ := newTape(t)
+		s := openShard(t, tp, tape.Reaction{ID: "r"})
+		s.advance(5, matches(3, 5)...)
+		s.replay()
+		next, err := tape.New(failing(store, calls), nil).Advance(t.Context(), s.f, s.Reaction, s.at, matches(3, 5, 7), 7)
+		c, readErr := tp.ShardCursor(t.Context(), s.f.Run())
+		if readErr != nil {
+			t.Fatal(readErr)
+		}
+		if moved := err == nil; moved && (c != next || c.Position != 7) || !moved && (c != s.at || !errors.Is(err, runstore.ErrUnavailable)) {
+			t.Errorf("after %d calls: %+v, %v, and the cursor is at %+v", calls, next, err, c)
+		}
+		if err == nil {
+			return
+		}
+		s.advance(7, matches(3, 5, 7)...)
+		if got := listTasks(t, tp, "r", 0); got != "7:1 5:1 3:1" {
+			t.Errorf("after %d calls and another advance: tasks %s, want one for each entry", calls, got)
+		}
+	}
+}
+
+// TestReplayPassesDebouncedTasks checks that a task that stands for several entries is passed like one of
+// its first entry.
+func TestReplayPassesDebouncedTasks(t *testing.T) {
+	t.Parallel()
+	tp, _, store := newTape(t)
+	s := openShard(t, tp, tape.Reaction{ID: "r", DebounceMS: 60_000})
+	all := []tape.Entry{match(1, "a"), match(2, "b"), match(3, "a")}
+	s.advance(1, all[:1]...)
+	s.advance(3, all...)
+	if got := listTasks(t, tp, "r", 0); got != "2:1 3:1" {
+		t.Fatalf("tasks: %s", got)
+	}
+	store.Advance(time.Hour) // later entries change no task
+	s.replay()
+	s.advance(3, all...)
+	if got := listTasks(t, tp, "r", 0); got != "3:1 2:1 3:1" || s.at.Position != 3 {
+		t.Errorf("tasks: %s at %d, want one more for the last entry, at 3", got, s.at.Position)
+	}
+}
+
+// TestTaskOfAnotherEntryIsNotPassed checks that an entry waits for the end of a task that has its position
+// in the feed of another store, as after an import, and gets a task then.
+func TestTaskOfAnotherEntryIsNotPassed(t *testing.T) {
+	t.Parallel()
+	tp, _, _ := newTape(t)
+	s := openShard(t, tp, tape.Reaction{ID: "r"})
+	s.advance(5, matches(4, 5)...)
+	s.replay()
+	again := append(matches(4), match(5, "/s/other"))
+	var conflict *runstore.ConflictError
+	if at, err := tp.Advance(t.Context(), s.f, s.Reaction, s.at, again, 5); !errors.As(err, &conflict) || at != s.at {
+		t.Fatalf("Advance = %+v, %v, want a conflict and the cursor unmoved", at, err)
+	}
+	if got := listTasks(t, tp, "r", 0); got != "5:1 4:1" {
+		t.Errorf("tasks: %s, want them unchanged", got)
+	}
+	for _, k := range claimTasks(t, tp, tape.TaskClaim{Reaction: "r", Owner: "w"}) {
+		if _, err := tp.CompleteTask(t.Context(), k.ID, "w"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.advance(5, again...)
+	if got := listTasks(t, tp, "r", tape.TaskPending); got != "5:1 4:1" {
+		t.Errorf("tasks: %s, want one for each entry", got)
 	}
 }
 

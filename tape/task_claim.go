@@ -22,7 +22,8 @@ type TaskClaim struct {
 	// Max is the maximal number of tasks, up to [MaxTaskClaim]; 0 or less means 16.
 	Max int
 	// Now is the time by which tasks are due and from which the lease counts, in whole
-	// milliseconds; zero means the store clock.
+	// milliseconds; zero means the store clock. Workers leave it at zero: after a time in the past the
+	// lease ends early, or has ended, and another caller gets the task while the first one is at work.
 	Now time.Time
 }
 

@@ -100,9 +100,9 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 
 // unreportedClaim returns an error that matches ErrUnsettled if a repeat of the effect may act twice and the
 // dispatcher of an earlier claim may have called the counterparty without a report. listed is the
-// effect as it was listed, granted is the effect with this dispatcher's claim. A report and an
-// observation of the counterparty end a claim, so a listed effect that still has a claim was claimed
-// by a dispatcher that reported nothing before the claim lapsed. Of a claim between the list and the
+// effect as it was listed, granted is the effect with this dispatcher's claim. A report, an observation
+// with a status and ReconcileEffect end a claim that has lapsed, so a listed effect that still has a claim
+// was claimed by a dispatcher that reported nothing before the claim lapsed. Of a claim between the list and the
 // grant the generation is left and, if it was reported, the attempt.
 func unreportedClaim(listed, granted *tapepb.EffectRecord) error {
 	switch granted.GetSemantics() {

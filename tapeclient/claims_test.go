@@ -65,6 +65,39 @@ func TestDispatchAfterALapsedClaim(t *testing.T) {
 	}
 }
 
+// A dispatcher is killed under its claim. A person checks the counterparty and sends the effect back once
+// with ReconcileEffect to PENDING: the next dispatcher calls.
+func TestDispatchAfterALapsedClaimWasReconciled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		agent, _ := f.client("agent")
+		id := outbox(t, agent, 1, tapepb.EffectSemantics_EFFECT_SEMANTICS_NON_IDEMPOTENT)
+		claim, err := agent.Tape().ClaimEffectDispatch(t.Context(), &tapepb.ClaimEffectDispatchRequest{
+			RunId: id, IdempotencyKey: "0", Claimer: "killed", LeaseTtlMs: 1000,
+		})
+		if err != nil || !claim.GetAcquired() {
+			t.Fatalf("the claim that is to lapse: %v, %v", claim, err)
+		}
+		time.Sleep(time.Second)
+		if _, err := agent.Tape().ReconcileEffect(t.Context(), &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: "0", ResolvedStatus: pending}); err != nil {
+			t.Fatal(err)
+		}
+		next, _ := f.client("next")
+		var calls tally
+		loops(t, 10*time.Second, func(ctx context.Context) error {
+			l := tapeclient.Loop{OnError: func(err error) { t.Error(err) }}
+			return next.DispatchEffects(ctx, l, "", func(_ context.Context, e *tapepb.EffectRecord) (string, error) {
+				calls.add(e.GetIdempotencyKey())
+				return `"done"`, nil
+			})
+		})
+		calls.want(t, 1, 1)
+		if e := effect(t, agent, id, "0"); e.GetStatus() != confirmed {
+			t.Errorf("the effect is %v, want it CONFIRMED", e.GetStatus())
+		}
+	})
+}
+
 // A dispatcher that lists an effect, and whose claim is delayed until another claim of it has lapsed,
 // does not see that claim in the list.
 func TestDispatchAfterAClaimSinceTheList(t *testing.T) {

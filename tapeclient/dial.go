@@ -174,8 +174,9 @@ func (c *Client) Owner() string { return c.opts.Owner }
 // The following writes are repeated only if they were surely not applied: ChargeBudget, SetBudget,
 // AppendEvent, CreateSession, DeleteSession, WriteValue at any version, DeleteValue, SendSignal,
 // SetTimer, CancelTimer, ListDueTimers with a claim, RegisterReaction, DeregisterReaction, NackTask
-// that is not permanent, an observation of ABSENT, EndRun and AwaitSignal without a fence, and reports
-// of dispatches and obligations without a generation.
+// that is not permanent, ReconcileEffect to other statuses than CONFIRMED and FAILED, observations of others
+// than CONFIRMED, FAILED and DUPLICATE, EndRun and AwaitSignal without a fence, and reports of dispatches
+// and obligations without a generation.
 func (c *Client) Tape() tapepb.TapeClient { return c.tape }
 
 // attempt makes one call, bounded by Options.RequestTimeout.

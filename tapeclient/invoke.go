@@ -114,8 +114,21 @@ func unrepeatable(req proto.Message) bool {
 		return true
 	case *tapepb.ListDueTimersRequest:
 		return r.GetClaim()
-	case *tapepb.RecordExternalObservationRequest: // a repeat would make the effect due again and end a claim
-		return r.GetResolution() == tapepb.EffectResolution_EFFECT_RESOLUTION_ABSENT
+	// Unless it settles the effect, a repeat would make the effect due again, or end a claim, after a dispatch
+	// that was made since.
+	case *tapepb.ReconcileEffectRequest:
+		switch r.GetResolvedStatus() {
+		case tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED, tapepb.EffectStatus_EFFECT_STATUS_FAILED:
+			return false
+		}
+		return true
+	case *tapepb.RecordExternalObservationRequest:
+		switch r.GetResolution() {
+		case tapepb.EffectResolution_EFFECT_RESOLUTION_CONFIRMED, tapepb.EffectResolution_EFFECT_RESOLUTION_FAILED,
+			tapepb.EffectResolution_EFFECT_RESOLUTION_DUPLICATE:
+			return false
+		}
+		return true
 	case *tapepb.EndRunRequest:
 		return r.GetFence() == nil
 	case *tapepb.AwaitSignalRequest:

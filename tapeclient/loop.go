@@ -214,7 +214,8 @@ type Observe func(ctx context.Context, e *tapepb.EffectRecord) (*tapepb.RecordEx
 // PENDING for longer than pendingFor on the clock of this process (none for 0). It calls observe
 // for each and records the result, until ctx ends; it then returns the cause. The protocol has no
 // claims for this work: two processes may observe the same effect, and the server keeps a CONFIRMED
-// outcome.
+// or FAILED outcome unless it was seen CONFIRMED or DUPLICATE. While a dispatcher has a claim of the effect,
+// the server records no ABSENT and no STUCK, and a later look lists the effect again.
 //
 // The server lists the effects that have not changed for longest first, and gives no cursor to a
 // client that is not limited to tenants. So each look requests 200 effects more than the number that
@@ -256,19 +257,34 @@ func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.D
 				ctx, cancel := l.bound(ctx, time.Now())
 				defer cancel()
 				seen, err := observe(ctx, e)
-				if err != nil || seen == nil {
-					mu.Lock()
-					defer mu.Unlock()
-					open[key] = true
-					return false, err
+				if err == nil && seen != nil {
+					seen.RunId, seen.IdempotencyKey = e.GetRunId(), e.GetIdempotencyKey()
+					var now *tapepb.EffectRecord
+					if now, err = c.tape.RecordExternalObservation(ctx, seen); err != nil || !listedAgain(e, now) {
+						return err == nil, err
+					}
 				}
-				seen.RunId, seen.IdempotencyKey = e.GetRunId(), e.GetIdempotencyKey()
-				_, err = c.tape.RecordExternalObservation(ctx, seen)
-				return err == nil, err
+				mu.Lock()
+				defer mu.Unlock()
+				open[key] = true
+				return false, err
 			}})
 		}
 		// Effects that cannot be resolved yet must not block the others.
 		rand.Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
 		return jobs, nil
 	})
+}
+
+// listedAgain reports whether the next look of a reconciler lists an effect that was observed: it is UNKNOWN,
+// or it is PENDING and unchanged since it was listed, because a dispatcher has a claim.
+func listedAgain(listed, now *tapepb.EffectRecord) bool {
+	switch now.GetStatus() {
+	case tapepb.EffectStatus_EFFECT_STATUS_UNKNOWN:
+		return true
+	case tapepb.EffectStatus_EFFECT_STATUS_PENDING:
+		return now.GetTsMs() == listed.GetTsMs()
+	default:
+		return false
+	}
 }

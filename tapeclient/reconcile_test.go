@@ -108,6 +108,52 @@ func TestReconcileEffects(t *testing.T) {
 	})
 }
 
+// A loop that found as much as it could handle does not ask again at once about effects that it finds
+// again: those whose dispatch is claimed, and those that are STUCK.
+func TestReconcilerPausesBeforeItAsksAgain(t *testing.T) {
+	for resolution, claimed := range map[tapepb.EffectResolution]bool{
+		tapepb.EffectResolution_EFFECT_RESOLUTION_ABSENT:      true,
+		tapepb.EffectResolution_EFFECT_RESOLUTION_STUCK:       false,
+		tapepb.EffectResolution_EFFECT_RESOLUTION_UNSPECIFIED: false,
+	} {
+		t.Run(resolution.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := serve(t, required())
+				c, _ := f.client("reconciler:1")
+				id := outbox(t, c, 1, tapepb.EffectSemantics_EFFECT_SEMANTICS_NON_IDEMPOTENT)
+				var err error
+				if claimed {
+					_, err = c.Tape().ClaimEffectDispatch(t.Context(), &tapepb.ClaimEffectDispatchRequest{
+						RunId: id, IdempotencyKey: "0", Claimer: "busy", LeaseTtlMs: time.Hour.Milliseconds(),
+					})
+				} else {
+					_, err = c.Tape().RecordDispatchAttempt(t.Context(), &tapepb.RecordDispatchAttemptRequest{RunId: id, IdempotencyKey: "0"})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Minute)
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				var asked tally
+				began := time.Now()
+				_ = c.ReconcileEffects(ctx, tapeclient.Loop{Claim: 1}, time.Minute, func(context.Context, *tapepb.EffectRecord) (*tapepb.RecordExternalObservationRequest, error) {
+					if asked.add("") == 3 {
+						stop()
+					}
+					return &tapepb.RecordExternalObservationRequest{Resolution: resolution}, nil
+				})
+				if paused := time.Since(began); paused < time.Second {
+					t.Errorf("asked three times within %v, want a pause of about 1 s before each look", paused)
+				}
+				if e := effect(t, c, id, "0"); claimed && (e.GetStatus() != pending || e.GetDispatchClaimedBy() != "busy") {
+					t.Errorf("the effect is %v, want it claimed by the dispatcher that is at work", e)
+				}
+			})
+		})
+	}
+}
+
 // Effects about which nothing is known yet do not keep the others away, however many they are.
 func TestReconcilerGetsPastUnknownEffects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -80,15 +80,11 @@ func TestWritesThatARepeatWouldApplyAgain(t *testing.T) {
 			}
 			return err
 		},
-		"RecordExternalObservation of ABSENT": func(ctx context.Context, tape tapepb.TapeClient, id string) error {
-			err := beginOutbox(ctx, tape, id)
-			if err == nil {
-				_, err = tape.RecordExternalObservation(ctx, &tapepb.RecordExternalObservationRequest{
-					RunId: id, IdempotencyKey: "e", Resolution: tapepb.EffectResolution_EFFECT_RESOLUTION_ABSENT,
-				})
-			}
-			return err
-		},
+		"RecordExternalObservation of UNSPECIFIED": observing(tapepb.EffectResolution_EFFECT_RESOLUTION_UNSPECIFIED),
+		"RecordExternalObservation of ABSENT":      observing(tapepb.EffectResolution_EFFECT_RESOLUTION_ABSENT),
+		"RecordExternalObservation of STUCK":       observing(tapepb.EffectResolution_EFFECT_RESOLUTION_STUCK),
+		"ReconcileEffect to PENDING":               reconciling(pending),
+		"ReconcileEffect to UNKNOWN":               reconciling(unknown),
 	} {
 		t.Run(name, func(t *testing.T) {
 			method, _, _ := strings.Cut(name, " ")
@@ -119,6 +115,28 @@ func beginOutbox(ctx context.Context, tape tapepb.TapeClient, id string) error {
 	return err
 }
 
+// observing returns a call that records an observation of an effect for a dispatcher.
+func observing(resolution tapepb.EffectResolution) func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+	return func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+		err := beginOutbox(ctx, tape, id)
+		if err == nil {
+			_, err = tape.RecordExternalObservation(ctx, &tapepb.RecordExternalObservationRequest{RunId: id, IdempotencyKey: "e", Resolution: resolution})
+		}
+		return err
+	}
+}
+
+// reconciling returns a call that reconciles an effect for a dispatcher.
+func reconciling(status tapepb.EffectStatus) func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+	return func(ctx context.Context, tape tapepb.TapeClient, id string) error {
+		err := beginOutbox(ctx, tape, id)
+		if err == nil {
+			_, err = tape.ReconcileEffect(ctx, &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: "e", ResolvedStatus: status})
+		}
+		return err
+	}
+}
+
 // A write that the server refuses or ignores if it was applied before is repeated.
 func TestWritesThatAreRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -128,6 +146,19 @@ func TestWritesThatAreRepeated(t *testing.T) {
 		v, err := c.Tape().WriteValue(t.Context(), &tapepb.WriteValueRequest{Namespace: "n", Key: "k", ValueJson: "1"})
 		if err != nil || v.GetVersion() != 1 || net.count("WriteValue") != 2 {
 			t.Errorf("WriteValue at a version = %v, %v in %d calls, want version 1 in 2", v, err, net.count("WriteValue"))
+		}
+		id := outbox(t, c, 2, tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT)
+		net.once("ReconcileEffect", replyLost)
+		e, err := c.Tape().ReconcileEffect(t.Context(), &tapepb.ReconcileEffectRequest{RunId: id, IdempotencyKey: "0", ResolvedStatus: failed})
+		if err != nil || e.GetStatus() != failed || net.count("ReconcileEffect") != 2 {
+			t.Errorf("ReconcileEffect to FAILED = %v, %v in %d calls, want it FAILED in 2", e, err, net.count("ReconcileEffect"))
+		}
+		net.once("RecordExternalObservation", replyLost)
+		e, err = c.Tape().RecordExternalObservation(t.Context(), &tapepb.RecordExternalObservationRequest{
+			RunId: id, IdempotencyKey: "1", Resolution: tapepb.EffectResolution_EFFECT_RESOLUTION_CONFIRMED,
+		})
+		if err != nil || e.GetStatus() != confirmed || net.count("RecordExternalObservation") != 2 {
+			t.Errorf("RecordExternalObservation of CONFIRMED = %v, %v in %d calls, want it CONFIRMED in 2", e, err, net.count("RecordExternalObservation"))
 		}
 		net.once("NackTask", notSent)
 		_, err = c.Tape().NackTask(t.Context(), &tapepb.NackTaskRequest{TaskId: "t", Owner: "w", Permanent: true})

@@ -101,7 +101,9 @@ type call struct {
 	client *client
 	hold   *hold
 	unread unread
-	late   chan struct{} // receives an element when the client has left a page unread for too long
+	// late receives an element when the client of a stream has left a page, or a message, unread for too long;
+	// nil for a unary call.
+	late chan struct{}
 	// resume is the position up to which a subscriber of the feed has received everything; -1 for
 	// any other call.
 	resume atomic.Int64
@@ -167,6 +169,14 @@ func (c *call) end() {
 		c.hold.release()
 	}
 	c.conn.ended(c)
+}
+
+// isLate ends a stream whose client does not read.
+func (c *call) isLate() {
+	select {
+	case c.late <- struct{}{}:
+	default: // it is late already
+	}
 }
 
 // leave ends the call: no message of it is in memory.
@@ -324,7 +334,7 @@ func (st *admittedStream) RecvMsg(m any) error {
 // SendMsg sends a message. A message that does not belong to a page waits for room of its own.
 func (st *admittedStream) SendMsg(m any) (err error) {
 	if st.page != nil && st.late == nil {
-		st.late = time.AfterFunc(st.call.s.opts.Limits.SendTimeout, func() { st.call.late <- struct{}{} })
+		st.late = time.AfterFunc(st.call.s.opts.Limits.SendTimeout, st.call.isLate)
 	}
 	n := size(m)
 	var part *hold // nil for a small message
@@ -357,7 +367,12 @@ func beginPage(ctx context.Context, n int64) (end func(), err error) {
 	if !ok {
 		return func() {}, nil
 	}
-	page, err := st.call.wait(n, st.call.s.opts.Limits.SendTimeout)
+	return st.beginPage(n, st.call.s.opts.Limits.SendTimeout)
+}
+
+// beginPage does that for a client's stream, and waits at most for timeout.
+func (st *admittedStream) beginPage(n int64, timeout time.Duration) (end func(), err error) {
+	page, err := st.call.wait(n, timeout)
 	if err != nil {
 		return nil, err
 	}

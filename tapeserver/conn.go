@@ -219,7 +219,8 @@ func (c *conn) Close() error {
 }
 
 // await keeps the hold of a reply that was handed to the connection until the client has taken the
-// reply. If the client does not take it within timeout, the connection is closed.
+// reply. If the client does not take it within timeout, the connection is closed, or the stream ends if the
+// reply is a stream's; ended closes the connection of a client that does not take the rest either.
 func (c *conn) await(x *call, h *hold, timeout time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,7 +230,11 @@ func (c *conn) await(x *call, h *hold, timeout time.Duration) {
 	}
 	c.replies[h] = struct{}{}
 	h.call = x
-	h.late = time.AfterFunc(timeout, c.late)
+	late := c.late
+	if x.late != nil {
+		late = x.isLate
+	}
+	h.late = time.AfterFunc(timeout, late)
 }
 
 // taken releases a hold that await keeps.

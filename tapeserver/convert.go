@@ -2,6 +2,7 @@ package tapeserver
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -46,29 +47,34 @@ func (s *service) leaseTTL(ms int64, reactor string) time.Duration {
 // limitOf returns a limit field; 0 means the method's default.
 func limitOf(limit int64) int { return int(min(max(limit, 0), math.MaxInt32)) }
 
+// text returns a stored text as UTF-8, the encoding of the wire. Entries and owners that were written past
+// the server may have other bytes, which are replaced: a message with them would end a stream, or a list,
+// at the same place each time.
+func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
 func runState(r tape.Run) *tapepb.RunState {
 	return &tapepb.RunState{
 		RunId: string(r.ID), AppName: r.App, UserId: r.User, SessionId: r.Session, InvocationId: r.Invocation,
 		Status: tapepb.RunStatus(r.Status), SeqCursor: int64(r.LastSeq),
-		LeaseOwner: r.LeaseOwner, LeaseExpiresAtMs: millis(r.LeaseExpiresAt),
+		LeaseOwner: text(r.LeaseOwner), LeaseExpiresAtMs: millis(r.LeaseExpiresAt),
 		StartedAtMs: millis(r.StartedAt), EndedAtMs: millis(r.EndedAt), WaitingOnGate: r.WaitingOn,
 		TenantId: r.Tenant, Actor: r.Actor, Subject: r.Subject, AgentId: r.AgentID,
 		AiplexInstanceId: r.InstanceID, GatewayRoute: r.GatewayRoute, Scopes: r.Scopes, Labels: r.Labels,
-		Token: int64(r.Token), Reactor: r.Reactor,
+		Token: int64(r.Token), Reactor: text(r.Reactor),
 	}
 }
 
 func journalEntry(e tape.Entry) *tapepb.JournalEntry {
 	return &tapepb.JournalEntry{
-		Seq: int64(e.Seq), Kind: e.Kind, PayloadJson: e.Payload, TsMs: millis(e.Time),
-		GlobalSeq: int64(e.Position), Subject: e.Subject, SchemaVersion: 1,
+		Seq: int64(e.Seq), Kind: text(e.Kind), PayloadJson: text(e.Payload), TsMs: millis(e.Time),
+		GlobalSeq: int64(e.Position), Subject: text(e.Subject), SchemaVersion: 1,
 	}
 }
 
 func eventEntry(e tape.Entry) *tapepb.EventEntry {
 	return &tapepb.EventEntry{
-		RunId: string(e.Run), Seq: int64(e.Seq), Kind: e.Kind, PayloadJson: e.Payload, TsMs: millis(e.Time),
-		GlobalSeq: int64(e.Position), Subject: e.Subject, SchemaVersion: 1,
+		RunId: text(string(e.Run)), Seq: int64(e.Seq), Kind: text(e.Kind), PayloadJson: text(e.Payload), TsMs: millis(e.Time),
+		GlobalSeq: int64(e.Position), Subject: text(e.Subject), SchemaVersion: 1,
 	}
 }
 

@@ -103,13 +103,16 @@ func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], fro
 		if err != nil {
 			return resumable(s.streamEnd(ctx, err), at.Load())
 		}
+		// Before any of them is sent, since the time for sending a page is bounded.
+		selected := make([]bool, len(events))
 		for i, e := range events {
-			if mine != nil && !mine[i] {
-				at.Store(int64(e.Position))
-				continue
-			}
-			if err := sendEvent(stream, e, f); err != nil {
-				return err
+			selected[i] = (mine == nil || mine[i]) && f.wants(e)
+		}
+		for i, e := range events {
+			if selected[i] {
+				if err := sendEvent(stream, e); err != nil {
+					return err
+				}
 			}
 			at.Store(int64(e.Position))
 		}
@@ -117,20 +120,22 @@ func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], fro
 	return nil
 }
 
-// sendEvent sends an event if the filter selects it. An event that the store cannot read ends the
-// stream, since the client may wait for it, unless it is known to belong to another run.
-func sendEvent(stream grpc.ServerStreamingServer[tapepb.EventEntry], e tail.FeedEvent, f feedFilter) error {
+// wants reports whether the filter selects an event. It selects one that the store cannot read, unless the
+// event is known to belong to another run.
+func (f feedFilter) wants(e tail.FeedEvent) bool {
 	if e.Err != nil {
-		if f.run != "" && e.Run != "" && string(e.Run) != f.run {
-			return nil
-		}
-		return resumable(statusOf(e.Err), int64(e.Position))
+		return f.run == "" || e.Run == "" || string(e.Run) == f.run
 	}
 	in, ok := e.Derived.(*predicate.Input)
-	if !ok || !f.selects(in) {
-		return nil
+	return ok && f.selects(in)
+}
+
+// sendEvent sends an event. One that the store cannot read ends the stream, since the client may wait for it.
+func sendEvent(stream grpc.ServerStreamingServer[tapepb.EventEntry], e tail.FeedEvent) error {
+	if e.Err != nil {
+		return resumable(statusOf(e.Err), int64(e.Position))
 	}
-	return stream.Send(eventEntry(in.Entry))
+	return stream.Send(eventEntry(e.Derived.(*predicate.Input).Entry))
 }
 
 // deriveInput returns the value that all subscribers share for an event: its entry with the parsed

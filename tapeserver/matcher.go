@@ -58,3 +58,17 @@ func (s *Server) admitPage(ctx context.Context) (release func(), err error) {
 		return nil, context.Cause(ctx)
 	}
 }
+
+// tryAdmitPage is admitPage without waiting. It reports false if there is no room.
+func (s *Server) tryAdmitPage(ctx context.Context) (release func(), ok bool) {
+	if st, stream := ctx.Value(streamKey{}).(*admittedStream); stream {
+		end, err := st.beginPage(listReply, 0)
+		return end, err == nil
+	}
+	select {
+	case s.matcherPages <- struct{}{}:
+		return func() { <-s.matcherPages }, true
+	default:
+		return nil, false
+	}
+}

@@ -124,7 +124,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	s.cut, s.beginCut = context.WithCancel(context.Background())
 	s.tail = tail.New(store, &tail.Options{
 		Logger: s.opts.Logger,
-		Admit:  s.admitPage,
+		Admit:  s.admitPage, TryAdmit: s.tryAdmitPage,
 		Derive: deriveInput, MeterProvider: s.opts.MeterProvider,
 	})
 	s.tape = tape.New(s.tail.Store(), &tape.Options{Fence: s.opts.Fence, Logger: s.opts.Logger})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -318,6 +319,16 @@ func TestAClientThatTakesNothingIsCut(t *testing.T) {
 // the stream either.
 func TestASubscriberThatDoesNotReadLosesItsStream(t *testing.T) {
 	t.Parallel()
+	for _, size := range []int{3 << 10, 8 << 10} { // the server counts the bytes of an entry of more than 4 KiB
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			subscriberLosesItsStream(t, size)
+		})
+	}
+}
+
+// subscriberLosesItsStream checks a subscriber of entries of a size.
+func subscriberLosesItsStream(t *testing.T, size int) {
 	check, _ := checker(t, "slow drive", "other drive")
 	synctest.Test(t, func(t *testing.T) {
 		lis := inMemory(t, memory.New(nil).Open(), &tapeserver.Options{Auth: check, Logger: quietly}, 1<<20)
@@ -331,7 +342,7 @@ func TestASubscriberThatDoesNotReadLosesItsStream(t *testing.T) {
 		other.message(t, begin, run)
 		for i := range int64(40) { // more than the 64 KiB that wait in the stream
 			record := other.call(t, "RecordDecision", bearer("other"))
-			other.send(t, record, &tapepb.RecordDecisionRequest{RunId: run.GetRunId(), DecisionIndex: i, Rationale: strings.Repeat("x", 3<<10)}, -1)
+			other.send(t, record, &tapepb.RecordDecisionRequest{RunId: run.GetRunId(), DecisionIndex: i, Rationale: strings.Repeat("x", size)}, -1)
 			if err := other.status(t, record); err != errOK {
 				t.Fatal(err)
 			}

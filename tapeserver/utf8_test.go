@@ -5,6 +5,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/tapeserver"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
@@ -59,5 +61,70 @@ func TestInvalidUTF8NamesItsField(t *testing.T) {
 	}
 	if _, err := client.BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "ünï", LeaseOwner: "o"}); err != nil && strings.Contains(err.Error(), "UTF-8") {
 		t.Errorf("a text in UTF-8 was refused: %v", err)
+	}
+}
+
+// Stored texts that are not UTF-8, such as another program's, end neither a stream nor a list: their bytes are
+// replaced, and what follows them arrives.
+func TestStoredTextThatIsNotUTF8(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil).Open()
+	c, _ := start(t, quiet{store}, nil)
+	id := begin(t, c, "i").GetRunId()
+	next := begin(t, c, "next").GetRunId()
+	b := runstore.NewBatch("\xfdrun", runstore.Unguarded("a test"))
+	b.Append("decision", []byte("{\"decision_index\":1,\"model\":\"\xff\"}"))
+	if _, err := store.CreateRun(t.Context(), runstore.RunSpec{ID: "\xfdrun"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	b = runstore.NewBatch(runstore.RunID(id), runstore.Unguarded("a test"))
+	b.Append("a\xffkind", []byte("\xfe"))
+	if _, err := store.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	decide(t, c, id, 2)
+
+	for name, subscribe := range feeds {
+		stream := opened(t)(subscribe(t.Context(), c, "", 0))
+		if name == "SubscribeEvents" { // without a pattern it would select a run
+			stream = opened(t)(subscribe(t.Context(), c, "/**", 0))
+		}
+		got := received(t, stream, 4)
+		if e := got[2]; e.GetRunId() != "\uFFFDrun" || e.GetPayloadJson() != "{\"decision_index\":1,\"model\":\"\uFFFD\"}" {
+			t.Errorf("%s: the entry is %v", name, e)
+		}
+		if e := got[3]; e.GetRunId() != id || e.GetSeq() != 3 {
+			t.Errorf("%s: the following entry is %v", name, e)
+		}
+	}
+	journal, err := c.SubscribeRun(t.Context(), &tapepb.SubscribeRunRequest{RunId: id, FromSeq: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"a\uFFFDkind", "decision"} {
+		if e, err := journal.Recv(); err != nil || e.GetKind() != want {
+			t.Errorf("SubscribeRun: %v, %v, want the kind %q", e, err, want)
+		}
+	}
+
+	if _, err := store.AcquireLease(t.Context(), runstore.AcquireRequest{
+		Run: runstore.RunID(id), Preempt: "a test",
+		LeaseSpec: runstore.LeaseSpec{Owner: "host\xff", Grant: "g", TTL: time.Second},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	listed, err := c.ListRunsToRecover(t.Context(), &tapepb.ListRunsToRecoverRequest{NowMs: time.Now().Add(time.Hour).UnixMilli()})
+	if err != nil || len(listed.GetRuns()) != 2 {
+		t.Fatalf("ListRunsToRecover = %v, %v, want two runs", listed, err)
+	}
+	owners := map[string]string{}
+	for _, r := range listed.GetRuns() {
+		owners[r.GetRunId()] = r.GetLeaseOwner()
+	}
+	if owners[id] != "host\uFFFD" || owners[next] != "host:1" {
+		t.Errorf("ListRunsToRecover shows the owners %q", owners)
 	}
 }

@@ -169,18 +169,18 @@ func TestHoldsAreGivenBack(t *testing.T) {
 	free("shrunk and split")
 
 	h = get(70)
-	c.await(nil, h, time.Hour)
+	c.await(&call{}, h, time.Hour)
 	c.taken(h)
 	c.taken(h)
 	free("taken")
 
 	h = get(1000) // more than there is
-	c.await(nil, h, time.Hour)
+	c.await(&call{}, h, time.Hour)
 	_ = c.Close()
 	free("closed")
 	c.taken(h)
 	h = get(10)
-	c.await(nil, h, time.Hour)
+	c.await(&call{}, h, time.Hour)
 	free("handed to a closed connection")
 }
 

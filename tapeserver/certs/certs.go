@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/tapestore/tapestore/internal/reload"
@@ -52,6 +53,8 @@ type content struct {
 	// authorities are the fingerprints of the certificates of ClientCA.
 	authorities map[[sha256.Size]byte]bool
 	lists       lists // nil without ClientCRL
+	// issuers are, for each of these authorities that others of them have issued, the certificates of those.
+	issuers map[[sha256.Size]byte][]*x509.Certificate
 }
 
 // Load returns a Store with the contents of the files.
@@ -121,6 +124,7 @@ func (s *Store) parse(files Files, data [][]byte) (*content, error) {
 		for _, text := range warnings {
 			s.opts.Logger.Warn(text, "file", files.ClientCRL)
 		}
+		c.issuers = issuersOf(authorities)
 	}
 	c.config.VerifyConnection = func(state tls.ConnectionState) error { return c.checkClient(state, s.opts.Now()) }
 	return c, nil
@@ -211,7 +215,25 @@ func (c *content) checkChain(chain []*x509.Certificate, now time.Time) error {
 			return err
 		}
 	}
-	return nil
+	return c.checkAuthority(chain[len(chain)-1], nil, now)
+}
+
+// checkAuthority returns nil if the lists of the authorities above ca, up to one that no other has issued,
+// admit ca. crypto/tls ends a chain at any authority that is named, also at an intermediate one. The
+// certificates below ca were checked already.
+func (c *content) checkAuthority(ca *x509.Certificate, below []*x509.Certificate, now time.Time) (err error) {
+	for _, issuer := range c.issuers[sha256.Sum256(ca.Raw)] {
+		if slices.ContainsFunc(below, issuer.Equal) { // authorities that have issued each other
+			continue
+		}
+		if err = c.lists.check(ca, issuer, now); err == nil {
+			err = c.checkAuthority(issuer, append(below, ca), now)
+		}
+		if err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // Reload looks at the files at once. It reports whether they have changed; after an error the former

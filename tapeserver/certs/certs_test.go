@@ -100,6 +100,7 @@ func TestHandshakes(t *testing.T) {
 	noClient := ca.Server(t)
 	below := ca.Intermediate(t, "below")
 	indirect := below.Client(t, "indirect")
+	alone := indirect
 	indirect.Cert = slices.Concat(indirect.Cert, below.PEM)
 	server := ca.Server(t)
 	plain := load(t, write(t, server, nil, nil), nil)
@@ -109,6 +110,15 @@ func TestHandshakes(t *testing.T) {
 	strict := load(t, write(t, server, nil, nil), &certs.Options{MinVersion: tls.VersionTLS13})
 	chain := load(t, write(t, server, slices.Concat(ca.PEM, below.PEM),
 		slices.Concat(ca.CRL(t, later, nil), below.CRL(t, later, nil, indirect))), nil)
+	lowest := below.Intermediate(t, "lowest")
+	nested := lowest.Client(t, "nested")
+	nested.Cert = slices.Concat(nested.Cert, lowest.PEM)
+	authority := certtest.Pair{Leaf: below.Cert}
+	three := slices.Concat(ca.PEM, below.PEM, lowest.PEM)
+	empty := slices.Concat(below.CRL(t, later, nil), lowest.CRL(t, later, nil))
+	named := load(t, write(t, server, three, slices.Concat(ca.CRL(t, later, nil), empty)), nil)
+	withdrawn := load(t, write(t, server, three, slices.Concat(ca.CRL(t, later, nil, authority), empty)), nil)
+	ended := load(t, write(t, server, three, slices.Concat(ca.CRL(t, time.Now().Add(-time.Minute), nil), empty)), nil)
 	for _, c := range []struct {
 		name   string
 		server *certs.Store
@@ -135,6 +145,12 @@ func TestHandshakes(t *testing.T) {
 		{name: "revoked by the newest of two lists", server: newest, client: revoked, want: "revoked"},
 		{name: "an authority without a list", server: listed, client: indirect, want: "no revocation list of"},
 		{name: "revoked below", server: chain, client: indirect, want: "revoked"},
+		{name: "two authorities below", server: named, client: nested},
+		{name: "a revoked authority", server: withdrawn, client: indirect, want: "revoked"},
+		{name: "a revoked authority, and the client sends no chain", server: withdrawn, client: alone, want: "revoked"},
+		{name: "an authority below a revoked one", server: withdrawn, client: nested, want: "revoked"},
+		{name: "beside a revoked authority", server: withdrawn, client: good},
+		{name: "an authority whose issuer's list has ended", server: ended, client: indirect, want: "out of date"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

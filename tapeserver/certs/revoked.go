@@ -22,6 +22,20 @@ func issuerOf(ca *x509.Certificate) issuerID {
 	return sha256.Sum256(slices.Concat(ca.RawSubject, ca.RawSubjectPublicKeyInfo))
 }
 
+// issuersOf returns, for each authority that others have issued, the certificates of those.
+func issuersOf(authorities []*x509.Certificate) map[[sha256.Size]byte][]*x509.Certificate {
+	all := map[[sha256.Size]byte][]*x509.Certificate{}
+	for _, ca := range authorities {
+		for _, issuer := range authorities {
+			if issuerOf(issuer) != issuerOf(ca) && bytes.Equal(ca.RawIssuer, issuer.RawSubject) && ca.CheckSignatureFrom(issuer) == nil {
+				id := sha256.Sum256(ca.Raw)
+				all[id] = append(all[id], issuer)
+			}
+		}
+	}
+	return all
+}
+
 // list is a revocation list.
 type list struct {
 	serials map[string]bool

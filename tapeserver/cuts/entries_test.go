@@ -201,11 +201,14 @@ var effectEntries = []entry{
 		return by.CompleteEffect(by, &tapepb.CompleteEffectRequest{
 			RunId: e.run, IdempotencyKey: "k", Status: tapepb.EffectStatus_EFFECT_STATUS_FAILED, ErrorJson: by.name, ClaimGeneration: e.generation + 1})
 	}},
-	{rpc: "ReconcileEffect", setup: pending, do: reconcile(confirmed), rival: unfenced(reconcile(confirmed))},
+	{rpc: "ReconcileEffect", what: "to CONFIRMED", setup: pending, do: reconcile(confirmed), rival: unfenced(reconcile(confirmed))},
 	{rpc: "ReconcileEffect", what: "to UNKNOWN", setup: pending, do: reconcile(unknown), rival: unfenced(reconcile(unknown)),
 		again: "an effect that stays open is reconciled, and journaled, once per request"},
+	{rpc: "ReconcileEffect", what: "to PENDING, lapsed claim", setup: lapsedClaim,
+		do: reconcile(stillPending), rival: unfenced(reconcile(stillPending)),
+		again: "an effect that stays open is reconciled, and journaled, once per request; one that was dispatched since may be due again"},
 	{rpc: "ClaimEffectDispatch", setup: outbox, do: claimEffect, rival: unfenced(claimEffect), answers: notAgain},
-	{rpc: "ClaimEffectDispatch", what: "lapsed claim", setup: func(e *env) { claimedEffect(e); e.advance(time.Hour) },
+	{rpc: "ClaimEffectDispatch", what: "lapsed claim", setup: lapsedClaim,
 		do: claimEffect, rival: unfenced(claimEffect), answers: notAgain},
 	{rpc: "RecordDispatchAttempt", setup: claimedEffect, do: func(e *env, by caller) (proto.Message, error) {
 		return reportDispatch(e, by, e.generation)
@@ -214,15 +217,22 @@ var effectEntries = []entry{
 		return reportDispatch(e, by, 0)
 	}, again: "a report without a claim's generation is an attempt of its own",
 		rival: func(e *env) (proto.Message, error) { return reportDispatch(e, reclaimEffect(e), 0) }},
-	{rpc: "RecordExternalObservation", setup: outbox, do: observe(""), rival: unfenced(observe("")),
+	{rpc: "RecordExternalObservation", setup: outbox, do: observe(seenConfirmed), rival: unfenced(observe(seenConfirmed)),
 		again: "every observation is journaled"},
-	{rpc: "RecordExternalObservation", what: "DUPLICATE", setup: claimedEffect, do: observe("reverse"), rival: unfenced(observe("reverse")),
+	{rpc: "RecordExternalObservation", what: "ABSENT, lapsed claim", setup: lapsedClaim, do: observe(seenAbsent), rival: unfenced(observe(seenAbsent)),
+		again: "every observation is journaled; one that was dispatched since may be due again"},
+	{rpc: "RecordExternalObservation", what: "DUPLICATE", setup: claimedEffect, do: observe(seenTwice), rival: unfenced(observe(seenTwice)),
 		again: "every observation is journaled; the obligation is registered once"},
 }
 
 const (
-	confirmed = tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED
-	unknown   = tapepb.EffectStatus_EFFECT_STATUS_UNKNOWN
+	stillPending = tapepb.EffectStatus_EFFECT_STATUS_PENDING
+	confirmed    = tapepb.EffectStatus_EFFECT_STATUS_CONFIRMED
+	unknown      = tapepb.EffectStatus_EFFECT_STATUS_UNKNOWN
+
+	seenConfirmed = tapepb.EffectResolution_EFFECT_RESOLUTION_CONFIRMED
+	seenAbsent    = tapepb.EffectResolution_EFFECT_RESOLUTION_ABSENT
+	seenTwice     = tapepb.EffectResolution_EFFECT_RESOLUTION_DUPLICATE
 )
 
 func beginInvoice(e *env, by caller) (proto.Message, error) {
@@ -257,6 +267,11 @@ func claimedEffect(e *env) {
 	e.generation = r.GetGeneration()
 }
 
+func lapsedClaim(e *env) {
+	claimedEffect(e)
+	e.advance(time.Hour)
+}
+
 func claimEffectRequest(e *env, claimer string) *tapepb.ClaimEffectDispatchRequest {
 	return &tapepb.ClaimEffectDispatchRequest{RunId: e.run, IdempotencyKey: "k", Claimer: claimer, LeaseTtlMs: 60_000}
 }
@@ -283,15 +298,10 @@ func reportDispatch(e *env, by caller, generation int64) (proto.Message, error) 
 		RunId: e.run, IdempotencyKey: "k", Error: by.name, NextDispatchAtMs: timeMS(24 * time.Hour), ClaimGeneration: generation})
 }
 
-// observe reports an effect as DUPLICATE with an obligation of the kind, if it is given, and as
-// CONFIRMED otherwise.
-func observe(kind string) func(*env, caller) (proto.Message, error) {
-	resolution := tapepb.EffectResolution_EFFECT_RESOLUTION_CONFIRMED
-	if kind != "" {
-		resolution = tapepb.EffectResolution_EFFECT_RESOLUTION_DUPLICATE
-	}
+// observe reports an effect, as a DUPLICATE with an obligation.
+func observe(seen tapepb.EffectResolution) func(*env, caller) (proto.Message, error) {
 	return func(e *env, by caller) (proto.Message, error) {
 		return by.RecordExternalObservation(by, &tapepb.RecordExternalObservationRequest{
-			RunId: e.run, IdempotencyKey: "k", Resolution: resolution, ExternalRef: by.name, CompensateOnDuplicateKind: kind})
+			RunId: e.run, IdempotencyKey: "k", Resolution: seen, ExternalRef: by.name, CompensateOnDuplicateKind: "reverse"})
 	}
 }
