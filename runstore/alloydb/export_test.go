@@ -14,7 +14,10 @@ import (
 )
 
 // LagOf returns how far a node is behind.
-var LagOf = lagOf
+func LagOf(ctx context.Context, conn *pgx.Conn) (lag time.Duration, known bool, err error) {
+	_, lag, known, err = lagOf(ctx, conn)
+	return lag, known, err
+}
 
 // StatementFaults returns what is wrong with the files of the folder sql.
 func StatementFaults() []string { return sqlFiles.Faults() }
@@ -70,7 +73,7 @@ func ReadFrom(ctx context.Context, pool *pgxpool.Pool, bound time.Duration, read
 	return (&readPool{pool: pool, logger: slog.New(slog.DiscardHandler)}).read(ctx, bound, read)
 }
 
-// ReadPoolPauses is a read pool of which only the pauses after failures are used.
+// ReadPoolPauses is a read pool with its pauses after failures.
 type ReadPoolPauses struct{ *readPool }
 
 // NewReadPoolPauses returns a read pool that has not failed yet.
@@ -84,5 +87,18 @@ func (p ReadPoolPauses) Failed(err error) { p.failed(err) }
 // Recovered records a read that succeeded.
 func (p ReadPoolPauses) Recovered() { p.recovered() }
 
-// Resting reports whether reads go to the primary for now.
+// Paused reports whether reads go to the primary for now.
 func (p ReadPoolPauses) Paused() bool { return p.paused() }
+
+// PoolOf returns the read pool of a store.
+func PoolOf(s *ReadPoolStore) ReadPoolPauses { return ReadPoolPauses{s.pool} }
+
+// Read calls read with a connection of the pool, if that node is surely at most bound behind.
+func (p ReadPoolPauses) Read(ctx context.Context, bound time.Duration, read func(context.Context, *pgx.Conn) error) error {
+	return p.read(ctx, bound, read)
+}
+
+// ConnectTimeout returns how long a dial of the pool may take.
+func (p ReadPoolPauses) ConnectTimeout() time.Duration {
+	return p.pool.Config().ConnConfig.ConnectTimeout
+}

@@ -53,7 +53,7 @@ type Options struct {
 	// It is meant for platforms that stop the CPU between requests.
 	Lazy bool
 	// ReadPool names a read pool of the same cluster, in the same form as Instance or Host. It
-	// requires OpenWithReadPool.
+	// requires OpenWithReadPool. With Host the caller ensures that it is of the same cluster.
 	ReadPool string
 	// MaxConns bounds the connections to the primary, and separately those to the read pool. 0
 	// means the driver's default, which is 4 or one per CPU, plus [postgres.ReservedConns].
@@ -108,7 +108,11 @@ func (o *Options) check() error {
 		}
 	}
 	if o.ReadPool != "" && (o.Instance == "") != (o.Host == "") {
-		problems = append(problems, checkTarget("read_pool", o.ReadPool))
+		problem := checkTarget("read_pool", o.ReadPool)
+		if cluster := clusterOf(o.Instance); problem == nil && o.Instance != "" && clusterOf(o.ReadPool) != cluster {
+			problem = adapter.Invalid("read_pool", "%q is not in the cluster %s of the instance", o.ReadPool, cluster)
+		}
+		problems = append(problems, problem)
 	}
 	if o.Database == "" {
 		bad("database", "is missing; write its name behind the last slash")
@@ -164,6 +168,12 @@ func checkInstance(key, name string) error {
 		}
 	}
 	return nil
+}
+
+// clusterOf returns the name of an instance's cluster, which begins the instance's name.
+func clusterOf(instance string) string {
+	cluster, _, _ := strings.Cut(instance, "/instances/")
+	return cluster
 }
 
 // isName reports whether s can be part of a resource name without changing its meaning. A project

@@ -20,6 +20,11 @@ import (
 const (
 	// poolTimeout is how long the read pool may take to respond before the primary is asked.
 	poolTimeout = 2 * time.Second
+	// poolConnectTimeout bounds making a connection to the read pool, unless the options set
+	// connect_timeout. It is that of the primary, 5 s: longer than poolTimeout, so that a slow
+	// connection serves the next read, and short of the driver's 2 minutes, during which a dial that
+	// is never answered would take up one of the pool's connections.
+	poolConnectTimeout = 5 * time.Second
 	// minPoolPause and maxPoolPause bound how long a read pool is not used after a failure. The
 	// pause doubles with each failure in a row.
 	minPoolPause = 250 * time.Millisecond
@@ -65,6 +70,9 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 	} else if c.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
 		c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = poolConnectTimeout
+	}
 	p := &readPool{route: r, store: store, logger: opts.logger(), clock: opts.clock()}
 	if p.pool, err = pgxpool.NewWithConfig(ctx, r.config); err != nil {
 		r.close()
@@ -96,7 +104,9 @@ func (p *readPool) close() {
 // come from.
 //
 // Both clocks are AlloyDB's: the lag is the difference between the node's time and the primary's
-// time at the last commit, or the last message, that the node has replayed.
+// time at the last commit, or the last message, that the node has replayed. It is wrong by the
+// difference between the two clocks. So a node in recovery is never read at bound 0, and at another
+// bound the events may be older by as much as the node's clock is slow.
 func (s *ReadPoolStore) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) (events []runstore.Event, err error) {
 	if bound < 0 {
 		return nil, &runstore.OpError{Op: "read journal", Run: id, Err: negative(bound)}
@@ -149,7 +159,10 @@ func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx 
 	err := p.pool.AcquireFunc(bounded, func(conn *pgxpool.Conn) error {
 		// The connection leads to one node of the pool, so the node whose lag is measured is the
 		// node that is read.
-		lag, known, err := lagOf(bounded, conn.Conn())
+		recovery, lag, known, err := lagOf(bounded, conn.Conn())
+		if recovery && bound == 0 { // two clocks never show that a node lacks nothing
+			known = false
+		}
 		if err == nil && (!known || lag > bound) {
 			err = errBehind
 		}
@@ -163,18 +176,22 @@ func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx 
 		p.recovered()
 	case ctx.Err() != nil, errors.Is(err, puddle.ErrClosedPool): // not the read pool's fault
 	default:
-		p.failed(err)
+		// An error of another kind concerns this read alone, such as a malformed cursor.
+		if kind := runstore.KindOf(err); kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome {
+			p.failed(err)
+		}
 	}
 	return err
 }
 
-// lagOf returns how far a node is behind the primary. known is false if the node does not show it.
-func lagOf(ctx context.Context, conn *pgx.Conn) (lag time.Duration, known bool, err error) {
+// lagOf returns whether a node is in recovery, and how far it is behind the primary. known is false
+// if the node does not show how far, or if its clock is so slow that the lag is negative.
+func lagOf(ctx context.Context, conn *pgx.Conn) (recovery bool, lag time.Duration, known bool, err error) {
 	var micros *int64
-	if err := conn.QueryRow(ctx, sqlStandbyLag).Scan(&micros); err != nil || micros == nil {
-		return 0, false, err
+	if err := conn.QueryRow(ctx, sqlStandbyLag).Scan(&recovery, &micros); err != nil || micros == nil || *micros < 0 {
+		return recovery, 0, false, err
 	}
-	return time.Duration(*micros) * time.Microsecond, true, nil
+	return recovery, time.Duration(*micros) * time.Microsecond, true, nil
 }
 
 // paused reports whether the read pool is not used for now, because it failed.

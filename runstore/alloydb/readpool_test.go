@@ -3,7 +3,9 @@ package alloydb_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,33 +100,133 @@ func TestPausesOfAFailingReadPool(t *testing.T) {
 	})
 }
 
+// shadowed opens a database in which functions of public come before PostgreSQL's of the same name,
+// and returns a read of it at a bound.
+func shadowed(t *testing.T) (create func(functions ...string), read func(bound time.Duration) error) {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), engines.NewPostgresDatabase(t, standIn(t).Postgres()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	create = func(functions ...string) {
+		t.Helper()
+		for _, f := range functions {
+			if _, err := pool.Exec(t.Context(), "CREATE OR REPLACE FUNCTION public."+f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const first = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$"
+		if _, err := pool.Exec(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		pool.Reset() // the setting is for new connections
+	}
+	return create, func(bound time.Duration) error {
+		return alloydb.ReadFrom(t.Context(), pool, bound, func(context.Context, *pgx.Conn) error { return nil })
+	}
+}
+
+const inRecovery = "pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'"
+
 // TestNodeOfUnknownLagIsNotRead checks that a node of which the lag is unknown is not read
 // at any bound. The node is a primary that takes itself for a standby: it has replayed
 // nothing and receives nothing.
 func TestNodeOfUnknownLagIsNotRead(t *testing.T) {
 	t.Parallel()
-	pool, err := pgxpool.New(t.Context(), engines.NewPostgresDatabase(t, standIn(t).Postgres()))
+	create, read := shadowed(t)
+	if err := read(runstore.MaxTTL); err != nil {
+		t.Errorf("a primary: got %v, want that it is read", err)
+	}
+	create(inRecovery)
+	if err := read(runstore.MaxTTL); !errors.Is(err, alloydb.ErrBehind) {
+		t.Errorf("a node of unknown lag: got %v, want that it counts as behind", err)
+	}
+}
+
+// TestNodeWithASlowClock checks that a standby is never read at bound 0, because its lag is measured
+// with two clocks, and not at any bound if its clock is so slow that the lag is negative.
+func TestNodeWithASlowClock(t *testing.T) {
+	t.Parallel()
+	create, read := shadowed(t)
+	const fixed = " RETURNS timestamptz LANGUAGE sql AS $$SELECT timestamptz '2026-01-01 12:00:00Z' + interval '%s'$$"
+	create(inRecovery, "clock_timestamp()"+fmt.Sprintf(fixed, "0"))
+	for _, c := range []struct {
+		replayed string // time of the last replayed commit, from the node's time
+		bound    time.Duration
+		want     error
+	}{
+		{"5 ms", 0, alloydb.ErrBehind},
+		{"5 ms", runstore.MaxTTL, alloydb.ErrBehind},
+		{"0", 0, alloydb.ErrBehind},
+		{"0", time.Microsecond, nil},
+		{"-5 ms", 5 * time.Millisecond, nil},
+		{"-5 ms", 5*time.Millisecond - time.Microsecond, alloydb.ErrBehind},
+	} {
+		create("pg_last_xact_replay_timestamp()" + fmt.Sprintf(fixed, c.replayed))
+		if err := read(c.bound); !errors.Is(err, c.want) {
+			t.Errorf("replayed a commit of %s from now, bound %v: got %v, want %v", c.replayed, c.bound, err, c.want)
+		}
+	}
+}
+
+// TestReadThatTheCallerGotWrong checks that a malformed cursor does not pause the read pool, which
+// responded.
+func TestReadThatTheCallerGotWrong(t *testing.T) {
+	t.Parallel()
+	s := standIn(t)
+	o := options(t, s)
+	o.ReadPool, o.Params = s.ReadPool(), patientDials
+	store, err := alloydb.OpenWithReadPool(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pool.Close()
-	read := func() error {
-		return alloydb.ReadFrom(t.Context(), pool, runstore.MaxTTL, func(context.Context, *pgx.Conn) error { return nil })
+	defer store.Close()
+	pool := alloydb.PoolOf(store)
+	wrong := runstore.IndexQuery{Index: runstore.IndexRuns, After: "wrong", Limit: 10}
+	waitFor(t, "the cursor is refused by the read pool", func() bool {
+		err := pool.Read(t.Context(), time.Hour, func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := store.ScanIndexOn(ctx, conn, wrong)
+			return err
+		})
+		if !errors.Is(err, runstore.ErrInvalid) { // a machine so busy that the pool did not respond in time
+			t.Logf("try again after %v", err)
+			return false
+		}
+		if pool.Paused() {
+			t.Error("the read pool is paused after a malformed cursor")
+		}
+		return true
+	})
+	if _, err := store.ScanIndexStale(t.Context(), wrong, time.Hour); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("stale scan with a malformed cursor: got %v, want ErrInvalid", err)
 	}
-	if err := read(); err != nil {
-		t.Errorf("a primary: got %v, want that it is read", err)
-	}
-	for _, sql := range []string{
-		"CREATE FUNCTION public.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'",
-		"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$",
+}
+
+// TestReadPoolConnectTimeout checks that no dial of the read pool keeps its place among the
+// connections for minutes.
+func TestReadPoolConnectTimeout(t *testing.T) {
+	t.Parallel()
+	s := standIn(t)
+	for _, c := range []struct {
+		params url.Values
+		want   time.Duration
+	}{
+		{nil, 5 * time.Second},
+		{patientDials, 300 * time.Second},
 	} {
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
+		o := options(t, s)
+		o.ReadPool, o.Params = s.ReadPool(), c.params
+		store, err := alloydb.OpenWithReadPool(t.Context(), o)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	pool.Reset() // the setting is for new connections
-	if err := read(); !errors.Is(err, alloydb.ErrBehind) {
-		t.Errorf("a node of unknown lag: got %v, want that it counts as behind", err)
+		if got := alloydb.PoolOf(store).ConnectTimeout(); got != c.want {
+			t.Errorf("with %v a dial may take %v, want %v", c.params, got, c.want)
+		}
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

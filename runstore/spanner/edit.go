@@ -208,6 +208,7 @@ func (e *edit) recordResult(id resultID, multiCommitID []byte) {
 		{"FirstSeq", int64(e.done.FirstSeq)}, {"LastSeq", int64(e.done.LastSeq)}, {"Time", e.done.Time},
 		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", multiCommitID}, {"FormerEnd", e.former}, {"Ended", nil},
 	})
+	e.count += 6 // its index entry in WritesById: the former one is deleted, and the next has five columns
 }
 
 // putHead adds the mutation of the run's row: an insert for a new run, else an update of the

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -61,6 +62,40 @@ func TestCommitsBeyondSpannersLimits(t *testing.T) {
 	if _, err := s.CommitMulti(t.Context(), several(3, runstore.MaxEvents, 1)); err != nil {
 		t.Errorf("what fits: %v", err)
 	}
+}
+
+// TestMutationsOfACommit checks that a commit counts one mutation for each column of a row that it
+// writes, and those of the index entries that go with the row of its result: the removal of the
+// former entry of that row, and the five columns of the next.
+func TestMutationsOfACommit(t *testing.T) {
+	t.Parallel()
+	var l ledger
+	s := open(t, newDatabase(t, newest), l.keep, patient)
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, s, signal("run", "first"))
+	made := l.during(func() { commit(t, s, signal("run", "second")) })
+	request, _ := made[len(made)-1].request.(*spannerpb.CommitRequest)
+	counted, results := 0, 0
+	for _, m := range request.GetMutations() {
+		for _, w := range []*spannerpb.Mutation_Write{m.GetInsert(), m.GetUpdate(), m.GetInsertOrUpdate()} {
+			counted += len(w.GetColumns()) * len(w.GetValues())
+			if w.GetTable() == "Writes" {
+				results += len(w.GetValues())
+			}
+		}
+	}
+	if counted == 0 || results != 1 {
+		t.Fatalf("got %d columns and %d results in %v, want some and 1", counted, results, made)
+	}
+	const entries = 1 + 5
+	s.SetMaxMutations(counted + entries - 1)
+	if _, err := s.Commit(t.Context(), signal("run", "third")); !errors.Is(err, runstore.ErrTooLarge) {
+		t.Errorf("%d columns and their index entries in a commit of at most %d mutations: got %v, want ErrTooLarge", counted, counted+entries-1, err)
+	}
+	s.SetMaxMutations(counted + entries)
+	commit(t, s, signal("run", "third"))
 }
 
 // TestLargestBatchInAllPlaces checks that a batch at the contract's limits fits into one

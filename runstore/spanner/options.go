@@ -37,7 +37,8 @@ type Options struct {
 	// The number only grows: the largest with which any handle was opened applies to all.
 	FeedShards int64
 	// Clock reads the time of day of this process; nil means time.Now. It never decides about
-	// expiry and never stamps data: the store clock is Spanner's. Tests set it wrong.
+	// expiry and never stamps data: the store clock is Spanner's. If it jumps ahead during a write
+	// under a strict lease, as after a suspend, the write may be attempted again. Tests set it wrong.
 	Clock func() time.Time
 	// DialOptions are further options of the connections.
 	DialOptions []grpc.DialOption

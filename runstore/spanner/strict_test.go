@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,6 +69,50 @@ func TestLateGuardEndsAStrictCommit(t *testing.T) {
 		if events, err := s.ReadJournal(t.Context(), id, 1, 10); err != nil || len(events) != 0 {
 			t.Errorf("the journal has %d events, error %v, want none", len(events), err)
 		}
+	}
+}
+
+// TestSuspendEndsAStrictCommit checks that a strict lease is counted on the time of day, too, because
+// the monotonic clock may stop while the machine is suspended. The time of day jumps while the reply
+// of the guard is on its way: no commit is sent that rests on that guard.
+func TestSuspendEndsAStrictCommit(t *testing.T) {
+	t.Parallel()
+	var late func() // what happens before the handle gets a reply; nil for nothing
+	var ahead atomic.Int64
+	var commits []bool // of each commit, whether it was in time
+	s := open(t, newDatabase(t, newest), patient, func(o *spanner.Options) {
+		o.Clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		o.DialOptions = append(o.DialOptions, grpc.WithChainStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				stream, err := begin(ctx, desc, cc, method, opts...)
+				if err == nil && serving.Operation(ctx) != "" && late != nil { // the test's own goroutine
+					stream = &receiving{stream, sync.OnceFunc(late)}
+					late = nil
+				}
+				return stream, err
+			}), grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if method == "/google.spanner.v1.Spanner/Commit" && serving.Operation(ctx) != "" {
+					commits = append(commits, ctx.Err() == nil)
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}))
+	})
+	s.SetAttemptTimeout(hang)
+	lease := holdAs(t, s, "run", runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, Strict: true})
+	late, commits = func() { ahead.Store(int64(runstore.MaxTTL)) }, nil
+	commit(t, s, appending(lease, "after a suspend"))
+	if want := []bool{false, true}; !slices.Equal(commits, want) {
+		t.Errorf("commits that were in time: got %v, want %v: one for each guard, and the first too late", commits, want)
+	}
+	commits = nil
+	ahead.Store(0) // the time of day steps back, which makes no lease longer or shorter
+	commit(t, s, appending(lease, "after a step back"))
+	if want := []bool{true}; !slices.Equal(commits, want) {
+		t.Errorf("commits that were in time after a step back: got %v, want %v", commits, want)
+	}
+	if events, err := s.ReadJournal(t.Context(), "run", 1, 10); err != nil || len(events) != 2 {
+		t.Errorf("the journal has %d events, error %v, want 2", len(events), err)
 	}
 }
 
