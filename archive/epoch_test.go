@@ -134,3 +134,37 @@ func TestRaisedSourceIsBelowItsTarget(t *testing.T) {
 		t.Errorf("the source grants %v, and the target %v", forgotten, first)
 	}
 }
+
+// TestEpochIsRaisedAfterTheLastRun checks an epoch that is raised at the end of an export, so that no run
+// of the archive has a token of it. The archive of a directory names it; a stream has no complete archive.
+// Otherwise the target would be in the same epoch as the source, with the same tokens.
+func TestEpochIsRaisedAfterTheLastRun(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil).Open()
+	leasedRuns(t, store, "a", "b")
+	afterTheLast := func() *archive.ExportOptions {
+		return &archive.ExportOptions{Progress: func(c archive.Counts) {
+			if c.Runs == 2 {
+				must(store.RaiseEpoch(t.Context(), "during the export"))(t)
+			}
+		}}
+	}
+	var out bytes.Buffer
+	if _, err := archive.Export(t.Context(), store, &out, afterTheLast()); !errors.Is(err, archive.ErrEpochRaised) {
+		t.Errorf("a stream: %v", err)
+	}
+	if _, err := archive.Check(t.Context(), stream(out.Bytes())); !errors.Is(err, runstore.ErrCorrupt) {
+		t.Errorf("the archive of the stream: %v", err)
+	}
+	dir := t.TempDir()
+	must(archive.ExportDir(t.Context(), store, dir, afterTheLast()))(t)
+	source, target := must(archive.Open(dir))(t), memory.New(nil).Open()
+	report := must(archive.Import(t.Context(), source, target, nil))(t)
+	epochs := must(store.Epochs(t.Context()))(t)
+	if current := epochs[len(epochs)-1].Epoch; current != 2 || report.Epoch != current+1 || report.Imported.Runs != 2 {
+		t.Errorf("the source is in epoch %d: %+v", current, report)
+	}
+	if verified := must(archive.VerifyArchive(t.Context(), source, target, nil))(t); verified.Differing != 0 || verified.Compared.Runs != 2 {
+		t.Errorf("%+v", verified)
+	}
+}

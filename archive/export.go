@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -61,6 +62,9 @@ func Export(ctx context.Context, store runstore.RunStore, out io.Writer, opts *E
 		return err
 	})
 	if err == nil {
+		err = w.checkEpoch(ctx)
+	}
+	if err == nil {
 		err = w.Close()
 	}
 	return w.counts, errors.Join(err, buffered.Flush())
@@ -72,11 +76,12 @@ var ErrComplete = errors.New("the directory has a complete archive")
 // ExportDir writes an archive of all runs of a store to a directory, in files of about
 // [ExportOptions.PartBytes]. A repeat after a crash continues after the last complete file: each run of
 // the earlier files is in the state in which it was then. The order of the runs is that of the source's
-// engine, so an export is continued from the same store only. When the epoch of the store is raised, the
-// runs of the new epoch are in a new file.
+// engine, so an export is continued from the same store only. When the epoch of the store is raised, a new
+// file begins, which names the new epoch. Only the user of the process can read the files, and the
+// directories that ExportDir makes.
 //
-// Errors: as [Export]; ErrComplete; a *DamageError if the last file is damaged; ErrInvalid if the
-// directory has an archive of another label.
+// Errors: as [Export]; ErrComplete; ErrInUse; a *DamageError if the last file is damaged; ErrInvalid if
+// the directory has an archive of another label.
 func ExportDir(ctx context.Context, store runstore.RunStore, dir string, opts *ExportOptions) (Counts, error) {
 	o := opts.resolve()
 	from, err := newSource(store)
@@ -84,6 +89,14 @@ func ExportDir(ctx context.Context, store runstore.RunStore, dir string, opts *E
 		return Counts{}, err
 	}
 	d := &dirExport{dir: dir, from: from, opts: o}
+	if err := makeDir(dir, dirsync.Sync); err != nil {
+		return Counts{}, err
+	}
+	unlock, err := Lock(filepath.Join(dir, lockName))
+	if err != nil {
+		return Counts{}, err
+	}
+	defer unlock()
 	if err := d.resume(ctx); err != nil {
 		return d.counts, err
 	}
@@ -107,9 +120,6 @@ type dirExport struct {
 
 // resume reads the last complete file, if there is any, and prepares the header of the next one.
 func (d *dirExport) resume(ctx context.Context) error {
-	if err := makeDir(d.dir, dirsync.Sync); err != nil {
-		return err
-	}
 	complete, _, err := listParts(d.dir)
 	if err != nil {
 		return err
@@ -166,10 +176,19 @@ func makeDir(dir string, sync func(dir string) error) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	return sync(parent)
+}
+
+// createPartial creates the file of an archive that is being written, readable for the user of the process
+// only. A file of that name is replaced: it is of an export that was killed, because the caller has the lock.
+func createPartial(name string) (*os.File, error) {
+	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 // skipToClose reads the rest of a file without looking at its runs, and returns its close.
@@ -194,7 +213,7 @@ func (d *dirExport) part(ctx context.Context) (last bool, err error) {
 		return false, err
 	}
 	name := filepath.Join(d.dir, partName(d.header.Part))
-	f, err := os.Create(name + partialSuffix)
+	f, err := createPartial(name + partialSuffix)
 	if err != nil {
 		return false, err
 	}
@@ -218,7 +237,12 @@ func (d *dirExport) part(ctx context.Context) (last bool, err error) {
 		d.opts.Progress(w.counts)
 		return err
 	})
-	if last = err == nil; err != nil && !errors.Is(err, errFull) {
+	if last = err == nil; last {
+		if err = w.checkEpoch(ctx); errors.Is(err, ErrEpochRaised) { // the header of one more file has the new epoch
+			last, err = false, errFull
+		}
+	}
+	if err != nil && !errors.Is(err, errFull) {
 		return false, err
 	}
 	if err := errors.Join(w.close(last), buffered.Flush(), f.Sync(), f.Close()); err != nil {

@@ -164,6 +164,7 @@ const (
 	partPrefix    = "runs-"
 	partSuffix    = ".jsonl"
 	partialSuffix = ".partial" // of a file that is being written
+	lockName      = "export"   // what an export locks
 )
 
 func partName(n int) string { return fmt.Sprintf("%s%06d%s", partPrefix, n, partSuffix) }

@@ -27,6 +27,9 @@ type ImportOptions struct {
 	// Conflict is called for each difference between a run of the archive and one that the target has
 	// already.
 	Conflict func(Difference)
+	// Copied is called for each run that was imported or present, so that the target has the state of the
+	// archive.
+	Copied func(runstore.RunID)
 	// Progress is called after each run with the report until then.
 	Progress func(ImportReport)
 }
@@ -95,6 +98,9 @@ func (im *importer) resolve() error {
 	}
 	if im.opts.Conflict == nil {
 		im.opts.Conflict = func(Difference) {}
+	}
+	if im.opts.Copied == nil {
+		im.opts.Copied = func(runstore.RunID) {}
 	}
 	if im.opts.Progress == nil {
 		im.opts.Progress = func(ImportReport) {}
@@ -235,6 +241,7 @@ func (im *importer) finished(w *runImport) {
 		if w.redone {
 			im.report.Redone++
 		}
+		im.opts.Copied(w.h.ID)
 	case w.present.found > 0:
 		im.report.Conflicts++
 		for _, d := range w.differences {
@@ -244,6 +251,7 @@ func (im *importer) finished(w *runImport) {
 		}
 	default:
 		im.report.Present++
+		im.opts.Copied(w.h.ID)
 	}
 	im.opts.Progress(im.report)
 }

@@ -297,3 +297,24 @@ func TestExportIsConsistent(t *testing.T) {
 		}
 	}
 }
+
+// TestLabelIsCut checks that an export is continued whose label is cut inside of a character, or is no valid
+// UTF-8: a JSON string cannot hold the rest of the bytes.
+func TestLabelIsCut(t *testing.T) {
+	t.Parallel()
+	for _, label := range []string{"a" + strings.Repeat("ü", 200), "sqlite:/data/\xff.db", "\xfc"} {
+		store := memory.New(nil)
+		s := store.Open()
+		randomStore(t, s, 7, 6)
+		opts := &archive.ExportOptions{PartBytes: 1, Label: label}
+		dir := t.TempDir()
+		if _, err := archive.ExportDir(t.Context(), newCutStore(store, 20, false), dir, opts); !errors.Is(err, errCut) {
+			t.Fatalf("the first export: %v", err)
+		}
+		if files := must(os.ReadDir(dir))(t); len(files) < 2 {
+			t.Fatalf("the first export leaves %v", files)
+		}
+		must(archive.ExportDir(t.Context(), s, dir, opts))(t)
+		must(archive.Check(t.Context(), must(archive.Open(dir))(t)))(t)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -93,6 +94,19 @@ func (w *Writer) WriteRun(ctx context.Context, id runstore.RunID) (found bool, e
 		w.after = id
 	}
 	return found, err
+}
+
+// checkEpoch returns ErrEpochRaised if the store is in a later epoch than the header names. No run need have
+// a token of it.
+func (w *Writer) checkEpoch(ctx context.Context) error {
+	var now header
+	if err := now.readEpochs(ctx, w.from.store); err != nil {
+		return err
+	}
+	if now.Epoch > int64(w.epoch) {
+		return fmt.Errorf("the store is in epoch %d, the header names epoch %d: %w", now.Epoch, w.epoch, ErrEpochRaised)
+	}
+	return nil
 }
 
 // Digest returns the digest of the run that was written last, as in [RunState]; empty before the first.
@@ -186,4 +200,5 @@ func (w *lineWriter) write(l line) (body []byte, err error) {
 // maxLabel bounds the label of a source.
 const maxLabel = 256
 
-func clip(s string) string { return s[:min(len(s), maxLabel)] }
+// clip returns a label that is short enough, and that a JSON string holds unchanged.
+func clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxLabel)], "") }

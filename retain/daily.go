@@ -52,13 +52,16 @@ type history struct {
 	Since   int64 `json:"since_us"`             // when retention was first active on this store
 	Began   int64 `json:"began_us,omitempty"`   // the last pass
 	Ended   int64 `json:"ended_us,omitempty"`   // 0 while it is under way, or if its replica died
-	Success int64 `json:"success_us,omitempty"` // the end of the last pass without an error
+	Success int64 `json:"success_us,omitempty"` // the end of the last pass that has not failed
 	Failed  bool  `json:"failed,omitempty"`     // the last pass
 }
 
 // Daily makes a pass every day, on one of all replicas that call it on the same store, until ctx ends. The
 // time of the last pass is stored, so a restart neither repeats nor delays a pass. It returns when the
 // pass under way has returned; pass must return soon after its context has ended.
+//
+// A pass that went through all runs, and failed with none but those that are damaged in the store, counts
+// as a success, because a repeat would find them damaged again. The log has an error each day.
 //
 // A pass does not rely on the election: two at once do no harm.
 //
@@ -139,25 +142,49 @@ func (d *daily) once(ctx context.Context, held *lease.Held) error {
 		return err
 	}
 	d.log.Info("retention: a pass begins", "run", CoordinatorRun)
-	sum, failed := d.pass(ctx)
-	interrupted := ctx.Err() != nil && failed != nil // no failure: this replica stops, or has lost its term
-	d.in.count(ctx, sum, failed, interrupted)
-	d.logEnd(sum, failed, interrupted)
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+	sum, err := d.pass(ctx)
+	end := endOf(ctx, sum, err)
+	d.in.count(ctx, sum, end)
+	d.logEnd(sum, end, err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
-	if now, err = d.store.Now(end); err != nil {
+	if now, err = d.store.Now(ctx); err != nil {
 		return err
 	}
-	h.Ended, h.Failed = runstore.Micros(now), failed != nil
-	if failed == nil {
+	h.Ended, h.Failed = runstore.Micros(now), !end.success()
+	if !h.Failed {
 		h.Success = h.Ended
 	}
-	if _, err := d.write(end, held, h, version); err != nil {
+	if _, err := d.write(ctx, held, h, version); err != nil {
 		return err
 	}
 	d.in.shows(h)
 	return nil
 }
+
+// passEnd is how a pass ended.
+type passEnd int
+
+const (
+	passOK          passEnd = iota
+	passDamaged             // it did everything but to archive runs that are damaged in the store
+	passInterrupted         // no failure: this replica stops, or has lost its term
+	passFailed
+)
+
+func endOf(ctx context.Context, sum Summary, err error) passEnd {
+	switch {
+	case err == nil:
+		return passOK
+	case sum.Runs.Complete && sum.Runs.Damaged == sum.Runs.Failed && onlyRuns(err):
+		return passDamaged
+	case ctx.Err() != nil:
+		return passInterrupted
+	}
+	return passFailed
+}
+
+func (e passEnd) success() bool { return e == passOK || e == passDamaged }
 
 // due returns when the next pass is due. A pass whose replica died is repeated like one that failed.
 func (d *daily) due(h history) time.Time {
@@ -199,14 +226,16 @@ func (d *daily) write(ctx context.Context, held *lease.Held, h history, version 
 	return done.Versions[0], nil
 }
 
-func (d *daily) logEnd(sum Summary, failed error, interrupted bool) {
+func (d *daily) logEnd(sum Summary, end passEnd, err error) {
 	level, text := slog.LevelInfo, "retention: the pass has ended"
-	switch {
-	case interrupted:
+	switch end {
+	case passDamaged:
+		level, text = slog.LevelError, "retention: the pass has ended, and runs are damaged"
+	case passInterrupted:
 		text = "retention: the pass was interrupted; a later one continues"
-	case failed != nil:
+	case passFailed:
 		level, text = slog.LevelError, "retention: the pass failed"
 	}
 	d.log.Log(context.Background(), level, text, "run", CoordinatorRun, "purged", sum.Runs.Purged, "archived", sum.Runs.Archived,
-		"failed", sum.Runs.Failed, "tasks", sum.Tasks, "error", failed)
+		"failed", sum.Runs.Failed, "damaged", sum.Runs.Damaged, "tasks", sum.Tasks, "error", err)
 }

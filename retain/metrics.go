@@ -30,7 +30,7 @@ func newInstruments(provider metric.MeterProvider) *instruments {
 	in := &instruments{}
 	var errs [4]error
 	in.success, errs[0] = meter.Float64Gauge("tapestore.retention.last_success.timestamp", metric.WithUnit("s"),
-		metric.WithDescription("End of the last retention pass without an error, or when retention began on the store if there was none, since 1970 on the store clock."))
+		metric.WithDescription("End of the last retention pass without an error, damaged runs excepted, or when retention began on the store if there was none, since 1970 on the store clock."))
 	in.passes, errs[1] = meter.Int64Counter("tapestore.retention.passes", metric.WithUnit("{pass}"),
 		metric.WithDescription("Retention passes of this process, by result."))
 	in.runs, errs[2] = meter.Int64Counter("tapestore.retention.runs", metric.WithUnit("{run}"),
@@ -52,14 +52,14 @@ func (in *instruments) shows(h history) {
 
 // count counts a pass. Series that stay 0 are shown too, so that the first failure is an increase.
 // A pass that was interrupted is neither ok nor failed.
-func (in *instruments) count(ctx context.Context, sum Summary, failed error, interrupted bool) {
+func (in *instruments) count(ctx context.Context, sum Summary, end passEnd) {
 	ctx = context.WithoutCancel(ctx)
 	result := func(name string) metric.AddOption { return metric.WithAttributes(attribute.String("result", name)) }
 	var ok, bad int64
 	switch {
-	case failed == nil:
+	case end.success():
 		ok = 1
-	case !interrupted:
+	case end == passFailed:
 		bad = 1
 	}
 	in.passes.Add(ctx, ok, result("ok"))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tapestore/tapestore/archive"
@@ -62,6 +63,8 @@ type Report struct {
 	// Failed counts the runs that could not be archived or purged, and First is the error of the first.
 	Failed int64
 	First  error
+	// Damaged counts those of Failed that are damaged in the store.
+	Damaged int64
 	// More reports that the pass ended at MaxRuns.
 	More bool
 	// Complete reports that the pass came to its end, or to MaxRuns.
@@ -71,6 +74,24 @@ type Report struct {
 // ErrFailed reports that a pass went through all runs, and some of them could not be archived or purged.
 var ErrFailed = errors.New("some runs could not be archived or purged")
 
+// runsError reports that some runs failed, and nothing else.
+type runsError struct{ error }
+
+func (e runsError) Unwrap() error { return e.error }
+
+// onlyRuns reports whether an error consists of nothing but runsErrors.
+func onlyRuns(err error) bool {
+	switch err := err.(type) {
+	case runsError:
+		return true
+	case interface{ Unwrap() error }:
+		return onlyRuns(err.Unwrap())
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(err.Unwrap(), func(one error) bool { return !onlyRuns(one) })
+	}
+	return false
+}
+
 // maxFailuresInARow ends a pass: 20 runs in a row are no accident, the store or the target is away.
 const maxFailuresInARow = 20
 
@@ -78,7 +99,8 @@ const maxFailuresInARow = 20
 // a few pages of one run in memory. A pass that was interrupted is repeated: purged runs are not scanned
 // again, and archives that are complete are used.
 //
-// An error with one run is counted, and the pass continues, but it ends after 20 in a row.
+// An error with one run is counted, and the pass continues, but it ends after 20 in a row. Runs that are
+// damaged in the store are none of the 20.
 //
 // Errors: ErrInvalid for the options; ErrUnsupported if the store is no runstore.Mover; those of the scan;
 // ErrFailed, which wraps the first error with a run.
@@ -103,7 +125,7 @@ func Pass(ctx context.Context, store runstore.RunStore, opts Options) (Report, e
 	err := p.scan(ctx)
 	err = p.recordEnd(ctx, err)
 	if p.report.Failed > 0 && !errors.Is(err, ErrFailed) {
-		err = errors.Join(err, fmt.Errorf("%w: %d, the first: %w", ErrFailed, p.report.Failed, p.report.First))
+		err = errors.Join(err, runsError{fmt.Errorf("%w: %d, the first: %w", ErrFailed, p.report.Failed, p.report.First)})
 	}
 	return p.report, err
 }
@@ -189,7 +211,8 @@ func (p *pass) one(ctx context.Context, id runstore.RunID) error {
 		if p.report.Failed++; p.report.First == nil {
 			p.report.First = d.Err
 		}
-		if errors.Is(err, runstore.ErrCorrupt) { // it stays so: it must not keep other runs from their turn
+		if errors.As(err, new(damagedError)) { // it stays so: it must not keep other runs from their turn
+			p.report.Damaged++
 			return context.Cause(ctx)
 		}
 		if p.inARow++; p.inARow == maxFailuresInARow {
@@ -210,9 +233,18 @@ func (p *pass) one(ctx context.Context, id runstore.RunID) error {
 	return nil
 }
 
+// damagedError is the error of a run that is damaged in the store. Damage of an object of the archive also
+// matches runstore.ErrCorrupt.
+type damagedError struct{ error }
+
+func (e damagedError) Unwrap() error { return e.error }
+
 // handle reads, archives and purges a run. It returns false if the run is gone.
 func (p *pass) handle(ctx context.Context, d *Decision) (done bool, err error) {
 	c, found, err := p.candidate(ctx, d.Run)
+	if errors.Is(err, runstore.ErrCorrupt) {
+		err = damagedError{err}
+	}
 	if err != nil || !found {
 		return false, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/tapestore/tapestore/archive"
 	"github.com/tapestore/tapestore/internal/dirsync"
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/admin"
 )
 
 func newExportCommand() *cobra.Command {
@@ -28,7 +30,8 @@ run is exported in one state, different runs in states of different times.
 
 An existing directory, or a name that ends with a slash, gets files of about 64 MiB. An export into
 a directory that was interrupted continues where it stopped when it is repeated. A file appears
-under its name when it is complete; an interrupted export into a file begins anew.
+under its name when it is complete; an interrupted export into a file begins anew. Only its user can
+read it: an archive is as secret as the store. A second export to the same name is refused.
 
 The exit status is 0 when the archive is complete, otherwise 1. What an archive has, and how to
 move agents with it, is in docs/moving.md.`,
@@ -45,6 +48,7 @@ move agents with it, is in docs/moving.md.`,
 			case to == "":
 				return errors.New("name the archive with --to DIRECTORY, --to FILE or --to -")
 			}
+			warnOfRestore(ctx, address, cmd.ErrOrStderr())
 			store, err := runstore.Open(ctx, readOnly(address))
 			if err != nil {
 				return err
@@ -70,6 +74,21 @@ move agents with it, is in docs/moving.md.`,
 	return cmd
 }
 
+// warnOfRestore warns of an SQLite file whose epoch the next program that writes raises. An export opens the
+// file without that step, so the archive names the epoch of before. Other engines raise it at any opening.
+func warnOfRestore(ctx context.Context, address string, out io.Writer) {
+	u, err := runstore.ParseURL(readOnly(address))
+	check := admin.Of("sqlite").Check
+	if err != nil || u.Scheme != "sqlite" || check == nil {
+		return
+	}
+	for _, f := range check(ctx, u) {
+		if f.KeepClosed {
+			fmt.Fprintf(out, "warning: %s. If the archive is to replace the store, run tapestore epoch raise first, and export anew\n", oneLine(errors.New(f.Found)))
+		}
+	}
+}
+
 // exportTo writes an archive to out for "-", to a directory, or to a file.
 func exportTo(ctx context.Context, store runstore.RunStore, to string, out io.Writer, opts *archive.ExportOptions) (archive.Counts, error) {
 	if to == "-" {
@@ -77,11 +96,20 @@ func exportTo(ctx context.Context, store runstore.RunStore, to string, out io.Wr
 	}
 	if info, err := os.Stat(to); err == nil && info.IsDir() || strings.HasSuffix(to, "/") || strings.HasSuffix(to, string(filepath.Separator)) {
 		return archive.ExportDir(ctx, store, to, opts)
-	} else if err == nil {
+	}
+	unlock, err := archive.Lock(to)
+	if err != nil {
+		return archive.Counts{}, fmt.Errorf("--to: %w", err)
+	}
+	defer unlock()
+	if _, err := os.Stat(to); err == nil {
 		return archive.Counts{}, fmt.Errorf("--to: %q exists already; name another file, or delete it", to)
 	}
 	partial := to + ".partial"
-	f, err := os.Create(partial)
+	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an export that was killed
+		return archive.Counts{}, fmt.Errorf("--to: %w", err)
+	}
+	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return archive.Counts{}, fmt.Errorf("--to: %w", err)
 	}

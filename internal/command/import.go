@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -87,8 +89,10 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 				return fmt.Errorf("the store has live reactions (%.64q), which would handle the events of the archive: import into another store, or allow that with --replay-feed. "+
 					"If an earlier attempt of this import wrote them, stop all servers of the store and add --replay-feed", before[0])
 			}
+			mover, _ := runstore.As[runstore.Mover](store) // Import refuses a store without
+			reactions := archivedReactions{store, mover, map[runstore.RunID]bool{}}
 			report, err := archive.Import(ctx, source, store, &archive.ImportOptions{
-				RaiseEpoch: raise, Restore: restore,
+				RaiseEpoch: raise, Restore: restore, Copied: reactions.add,
 				Conflict: func(d archive.Difference) {
 					p.end()
 					fmt.Fprintln(cmd.ErrOrStderr(), d)
@@ -103,7 +107,7 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 			switch {
 			case errors.Is(err, archive.ErrConflicts):
 				if !restore {
-					err = errors.Join(err, checkReactions(ctx, store, before))
+					err = errors.Join(err, reactions.check(ctx))
 				}
 				return &exitError{err, exitRefused}
 			case errors.Is(err, archive.ErrEpoch) && !raise:
@@ -111,7 +115,7 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 			case err != nil:
 				return fmt.Errorf("the import did not finish; repeat it: %w", err)
 			case !restore:
-				return checkReactions(ctx, store, before)
+				return reactions.check(ctx)
 			}
 			return nil
 		},
@@ -136,20 +140,45 @@ func liveReactions(ctx context.Context, store runstore.RunStore) (ids []string, 
 	return ids, nil
 }
 
-// checkReactions returns an error if a store with imported runs has reactions, deregistered ones included:
-// one that is registered again continues at its cursor. before are the live reactions of before the import.
-func checkReactions(ctx context.Context, store runstore.RunStore, before []string) error {
-	all, err := tape.New(store, nil).DefinedReactions(ctx)
+// archivedReactions is a view of a store in which package tape finds only the reactions that came with an
+// archive: those of which the store has a shard as the archive has it, so that its cursor is a position in
+// the feed of the source. A reaction of the target whose shards all differ from those of the archive has
+// cursors of the target.
+type archivedReactions struct {
+	runstore.RunStore
+	runstore.Mover
+	first map[runstore.RunID]bool // the runs of the first shards, which define the reactions
+}
+
+// add adds the reaction of a run that was imported, or was there already, if the run is a shard of one:
+// reaction/HASH/NUMBER.
+func (a archivedReactions) add(run runstore.RunID) {
+	if dir, _ := path.Split(string(run)); strings.HasPrefix(dir, "reaction/") {
+		a.first[runstore.RunID(dir+"0")] = true
+	}
+}
+
+// ScanRuns implements runstore.Mover.
+func (a archivedReactions) ScanRuns(_ context.Context, after runstore.RunID, limit int) ([]runstore.RunID, error) {
+	all := slices.Sorted(maps.Keys(a.first))
+	at, found := slices.BinarySearch(all, after)
+	if found {
+		at++
+	}
+	return all[at:min(len(all), at+limit)], nil
+}
+
+// check returns an error if the archive has reactions, deregistered ones included: one that is registered
+// again continues at its cursor.
+func (a archivedReactions) check(ctx context.Context) error {
+	all, err := tape.New(a, nil).DefinedReactions(ctx)
 	if err != nil {
 		return fmt.Errorf("list the reactions: %w", err)
-	}
-	slices.Sort(all)
-	if added := slices.DeleteFunc(slices.Clone(all), func(id string) bool { return slices.Contains(before, id) }); len(added) > 0 {
-		all = added
 	}
 	if len(all) == 0 {
 		return nil
 	}
+	slices.Sort(all)
 	words := make([]string, len(all))
 	for i, id := range all {
 		words[i] = shellWord(id)
