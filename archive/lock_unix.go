@@ -15,6 +15,8 @@ func lockFile(f *os.File) error {
 		switch {
 		case errors.Is(err, syscall.EWOULDBLOCK):
 			return ErrInUse
+		case errors.Is(err, syscall.ENOLCK): // NFS without a service of locks
+			return errors.ErrUnsupported
 		case !errors.Is(err, syscall.EINTR):
 			return os.NewSyscallError("flock", err)
 		}

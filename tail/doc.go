@@ -4,7 +4,7 @@
 // A watcher of a run waits for events that any process may append. If each watcher polled, or read
 // whenever the store reports a commit, a thousand idle watchers would read a thousand journals for
 // every commit to some other run. A Tail reads a journal only when it has probably changed, once
-// for all of its followers.
+// for all of its followers that have room for the page (Options.TryAdmit).
 //
 // Guarantees for every follower:
 //

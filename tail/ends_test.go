@@ -218,6 +218,7 @@ func TestPagesWithoutRoomAreReadAgain(t *testing.T) {
 			e.mustAppend(e.store, run(i), 1)
 			for range each {
 				all = append(all, e.follow(run(i), 1))
+				synctest.Wait() // the first poll is due before the number of followers is known otherwise
 			}
 		}
 		settled()

@@ -95,8 +95,11 @@ func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 			if d.err != nil {
 				return nil, d.err
 			}
-			if admitted, err := f.admitShared(ctx); admitted || err != nil {
-				return d.events, err
+			switch admitted, err := f.admitShared(ctx, d.events); {
+			case err != nil:
+				return nil, err
+			case admitted:
+				return d.events, nil
 			}
 			f.next, f.atEnd = d.events[0].Seq, false // d is dropped, and read again
 		case <-ctx.Done():
@@ -116,18 +119,28 @@ func (f *follower) admit(ctx context.Context) error {
 	return err
 }
 
+// smallPage is the size of a page that a follower may hold while it waits for room: 4 KiB. All followers of
+// a run hold the same page, and a read by each would cost the store more.
+const smallPage = 4 << 10
+
 // admitShared admits a page that f has received. It reports false if f must not hold the page while it waits.
-func (f *follower) admitShared(ctx context.Context) (admitted bool, err error) {
-	try := f.topic.tail.opts.TryAdmit
-	if try == nil {
-		err := f.admit(ctx)
-		return err == nil, err
+func (f *follower) admitShared(ctx context.Context, events []runstore.Event) (admitted bool, err error) {
+	if try := f.topic.tail.opts.TryAdmit; try != nil {
+		release, ok := try(ctx)
+		if ok {
+			f.release = release
+			return true, nil
+		}
+		n := 0
+		for _, e := range events {
+			n += len(e.Kind) + len(e.Data)
+		}
+		if n > smallPage {
+			return false, nil
+		}
 	}
-	release, ok := try(ctx)
-	if ok {
-		f.release = release
-	}
-	return ok, nil
+	err = f.admit(ctx)
+	return err == nil, err
 }
 
 // free releases the admission of the last page.

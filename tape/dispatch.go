@@ -104,7 +104,7 @@ const MaxDispatchError = 8 << 10
 // RecordDispatchAttempt records that a dispatch has failed, and ends its claim. The effect is due
 // again at Next, or becomes UNKNOWN, for a reconciler to resolve. An effect that is not PENDING is
 // returned unchanged. So is an effect whose last claim is not the report's, or has been ended by a
-// report or an observation. Two round trips.
+// report, an observation or ReconcileEffect. Two round trips.
 //
 // Errors: ErrNoSuchEffect; runstore.ErrFenced for a fence that is not current.
 func (t *Tape) RecordDispatchAttempt(ctx context.Context, req DispatchReport) (Effect, error) {

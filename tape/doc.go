@@ -27,10 +27,10 @@
 //
 //	effect      PENDING to CONFIRMED, FAILED or UNKNOWN by CompleteEffect; PENDING and UNKNOWN by
 //	            ReconcileEffect and RecordExternalObservation, which may send it back to PENDING. An
-//	            observation of CONFIRMED or DUPLICATE makes any effect CONFIRMED; one of ABSENT or STUCK
-//	            changes nothing while the dispatch is claimed. A claim of the dispatch ends with its TTL,
-//	            with a report, with an observation that has a status and with an outcome of
-//	            ReconcileEffect other than PENDING.
+//	            observation of CONFIRMED or DUPLICATE makes any effect CONFIRMED; one of ABSENT changes
+//	            nothing while the dispatch is claimed, and one of STUCK changes only a NON_IDEMPOTENT
+//	            effect then. A claim of the dispatch ends with its TTL, with a report, with an observation
+//	            that has a status and with an outcome of ReconcileEffect other than PENDING.
 //	obligation  PENDING to COMMITTED by a claim, back by a failed attempt, or to STUCK by the last
 //	            one; any but COMPENSATED to COMPENSATED, and PENDING and COMMITTED to STUCK, by
 //	            ResolveObligation. COMPENSATED is final.

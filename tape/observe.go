@@ -46,8 +46,9 @@ type Observation struct {
 //
 //   - of a CONFIRMED or FAILED effect, any but CONFIRMED and DUPLICATE: that an observer does not find the
 //     effect does not undo it, and the agent may have paid in another way after a failure;
-//   - of an effect whose dispatch is claimed, ABSENT and STUCK: its dispatcher may be calling the
-//     counterparty. The observer looks again once the claim has ended.
+//   - of an effect whose dispatch is claimed, ABSENT, and STUCK unless the effect is NonIdempotent: its
+//     dispatcher may be calling the counterparty. The observer looks again once the claim has ended. STUCK
+//     of a NonIdempotent effect makes it UNKNOWN, so that no dispatcher calls after the claim.
 //
 // Two round trips, one more of the store clock if an ABSENT or STUCK meets a claim, and one more read for
 // an obligation.
@@ -87,7 +88,7 @@ func (t *Tape) RecordExternalObservation(ctx context.Context, o Observation) (Ef
 		if (e.Status == EffectConfirmed || e.Status == EffectFailed) && !seen { // the caller may have acted on it
 			return e, nil, nil
 		}
-		if o.Resolution == ResolvedAbsent || o.Resolution == ResolvedStuck {
+		if o.Resolution == ResolvedAbsent || o.Resolution == ResolvedStuck && (e.Semantics == Idempotent || e.Semantics == ObserveOnly) {
 			if claimed, err := t.claimed(ctx, e); claimed || err != nil {
 				return e, nil, err
 			}

@@ -55,7 +55,7 @@ func TestObservationTransitions(t *testing.T) { // 37 to 39
 						duplicate := resolution == tape.ResolvedDuplicate
 						absent, stuck := resolution == tape.ResolvedAbsent, resolution == tape.ResolvedStuck
 						kept := (from == confirmed || from == failed) && resolution != tape.ResolvedConfirmed && !duplicate
-						kept = kept || claim == live && (absent || stuck)
+						kept = kept || claim == live && (absent || stuck && semantics == tape.Idempotent)
 						want, named := becomes[resolution]
 						switch {
 						case kept, !named && !absent:

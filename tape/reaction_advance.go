@@ -49,7 +49,7 @@ import (
 // Tape writes are smaller.
 //
 // An entry that has an open task gets no second one: a cursor that [Tape.MoveCursors] has moved back passes
-// such entries. An entry whose task has ended gets a new one.
+// such entries. An entry whose task has ended, or whose match was merged into a debounced task, gets a new one.
 //
 // One round trip. If matches are debounced, one more for the store clock, and one for each of their
 // subjects, up to 16 at a time. If entries have open tasks, two more for each commit that is refused.
@@ -103,17 +103,18 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 			return at, err
 		}
 		if conflict.Want == 0 { // an entry has a task: the cursor was moved back
-			rest, readErr := t.withoutOpen(ctx, f.Run(), wanted, b)
+			rest, inTheWay, readErr := t.withoutOpen(ctx, f.Run(), wanted, b, conflict.Key)
 			switch {
 			case readErr != nil:
 				return at, readErr
-			case len(rest) == len(wanted):
+			case len(rest) < len(wanted):
+				wanted = rest
+				continue
+			case inTheWay:
 				return at, err
 			}
-			wanted = rest
-			continue
 		}
-		// A task that was to be updated has been claimed meanwhile: its subject gets a new task.
+		// A task was ended meanwhile. Or one that was to be updated has been claimed: its subject gets a new one.
 		if n++; n == optimistic.MaxAttempts {
 			return at, err
 		}
@@ -124,8 +125,8 @@ func (t *Tape) Advance(ctx context.Context, f runstore.Fence, r Reaction, at Cur
 }
 
 // withoutOpen returns the wanted tasks without those that a refused commit was to write although their
-// entries have open tasks. One read.
-func (t *Tape) withoutOpen(ctx context.Context, run runstore.RunID, wanted []storedTask, refused runstore.Batch) ([]storedTask, error) {
+// entries have open tasks, and whether there is a task with the key of the conflict. One read.
+func (t *Tape) withoutOpen(ctx context.Context, run runstore.RunID, wanted []storedTask, refused runstore.Batch, key runstore.RecordKey) (rest []storedTask, inTheWay bool, err error) {
 	var keys []runstore.RecordKey
 	for _, w := range refused.Records {
 		if w.Key != cursorKey {
@@ -134,10 +135,11 @@ func (t *Tape) withoutOpen(ctx context.Context, run runstore.RunID, wanted []sto
 	}
 	records, err := t.store.ReadRecords(ctx, run, runstore.RecordQuery{Keys: keys})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	open := map[runstore.RecordKey]storedTask{}
 	for _, rec := range records {
+		inTheWay = inTheWay || rec.Key == key
 		if k, err := taskOf(run, rec); err == nil { // one that cannot be read may be of any entry
 			open[rec.Key] = k
 		}
@@ -145,7 +147,7 @@ func (t *Tape) withoutOpen(ctx context.Context, run runstore.RunID, wanted []sto
 	return slices.DeleteFunc(slices.Clone(wanted), func(k storedTask) bool {
 		is, found := open[k.key()]
 		return found && is.standsFor(k)
-	}), nil
+	}), inTheWay, nil
 }
 
 // standsFor reports whether an open task is of the entry of a wanted one, which has its key. In a shard that

@@ -152,7 +152,7 @@ func TestReplayPassesOpenTasks(t *testing.T) {
 	t.Parallel()
 	tp, _, _ := newTape(t)
 	s := openShard(t, tp, tape.Reaction{ID: "r"})
-	const n = 30 // more than an operation has attempts
+	const n = 30
 	var all []tape.Entry
 	for p := range runstore.Position(n) {
 		all = append(all, match(p+1, fmt.Sprintf("/s/%d", p+1)))

@@ -215,7 +215,7 @@ type Observe func(ctx context.Context, e *tapepb.EffectRecord) (*tapepb.RecordEx
 // for each and records the result, until ctx ends; it then returns the cause. The protocol has no
 // claims for this work: two processes may observe the same effect, and the server keeps a CONFIRMED
 // or FAILED outcome unless it was seen CONFIRMED or DUPLICATE. While a dispatcher has a claim of the effect,
-// the server records no ABSENT and no STUCK, and a later look lists the effect again.
+// the server records no ABSENT, and STUCK only of a NON_IDEMPOTENT one, and a later look lists the effect again.
 //
 // The server lists the effects that have not changed for longest first, and gives no cursor to a
 // client that is not limited to tenants. So each look requests 200 effects more than the number that
@@ -263,6 +263,9 @@ func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.D
 					if now, err = c.tape.RecordExternalObservation(ctx, seen); err != nil || !listedAgain(e, now) {
 						return err == nil, err
 					}
+					if now.GetTsMs() != e.GetTsMs() { // the next list has it behind the others
+						return false, nil
+					}
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -276,14 +279,14 @@ func (c *Client) ReconcileEffects(ctx context.Context, l Loop, pendingFor time.D
 	})
 }
 
-// listedAgain reports whether the next look of a reconciler lists an effect that was observed: it is UNKNOWN,
-// or it is PENDING and unchanged since it was listed, because a dispatcher has a claim.
+// listedAgain reports whether the next look of a reconciler may list an effect that was observed: it is
+// UNKNOWN, or it was PENDING and stays so.
 func listedAgain(listed, now *tapepb.EffectRecord) bool {
 	switch now.GetStatus() {
 	case tapepb.EffectStatus_EFFECT_STATUS_UNKNOWN:
 		return true
 	case tapepb.EffectStatus_EFFECT_STATUS_PENDING:
-		return now.GetTsMs() == listed.GetTsMs()
+		return listed.GetStatus() == tapepb.EffectStatus_EFFECT_STATUS_PENDING
 	default:
 		return false
 	}

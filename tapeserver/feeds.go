@@ -106,6 +106,9 @@ func (s *service) feed(stream grpc.ServerStreamingServer[tapepb.EventEntry], fro
 		// Before any of them is sent, since the time for sending a page is bounded.
 		selected := make([]bool, len(events))
 		for i, e := range events {
+			if ctx.Err() != nil {
+				return resumable(s.streamEnd(ctx, ctx.Err()), at.Load())
+			}
 			selected[i] = (mine == nil || mine[i]) && f.wants(e)
 		}
 		for i, e := range events {

@@ -147,7 +147,10 @@ func TestAPageThatWaitsForRoomIsReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		decide(t, other, run, 40)
+		large := &tapepb.RecordDecisionRequest{RunId: run, DecisionIndex: 40, Rationale: strings.Repeat("x", 8<<10)}
+		if _, err := other.RecordDecision(t.Context(), large); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(10 * time.Second)
 		from.Store(0)
 		follower.await(t, "the entry", func(f http2.Frame) bool { _, data := f.(*http2.DataFrame); return data }) // after 30 s the slow stream is ended

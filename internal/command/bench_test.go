@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -227,5 +228,18 @@ func TestBenchProgress(t *testing.T) {
 	}
 	if _, ok := remaining(0.01, time.Minute); ok {
 		t.Error("there is an estimate at the begin")
+	}
+}
+
+// --all measures every engine that keeps what is written to it.
+func TestBenchAll(t *testing.T) {
+	t.Parallel()
+	all, err := benchFlags{all: true}.starters()
+	var names []string
+	for _, s := range all {
+		names = append(names, s.Name)
+	}
+	if want := []string{"sqlite", "postgres", "alloydb", "bigtable", "spanner"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("--all measures %v, %v; want %v", names, err, want)
 	}
 }

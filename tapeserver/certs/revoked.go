@@ -22,12 +22,16 @@ func issuerOf(ca *x509.Certificate) issuerID {
 	return sha256.Sum256(slices.Concat(ca.RawSubject, ca.RawSubjectPublicKeyInfo))
 }
 
-// issuersOf returns, for each authority that others have issued, the certificates of those.
+// issuersOf returns, for each authority that others have issued, the certificates of those. A signature of an
+// algorithm that Go does not check any more (SHA-1) counts as valid: it makes the check of lists stricter.
 func issuersOf(authorities []*x509.Certificate) map[[sha256.Size]byte][]*x509.Certificate {
 	all := map[[sha256.Size]byte][]*x509.Certificate{}
 	for _, ca := range authorities {
 		for _, issuer := range authorities {
-			if issuerOf(issuer) != issuerOf(ca) && bytes.Equal(ca.RawIssuer, issuer.RawSubject) && ca.CheckSignatureFrom(issuer) == nil {
+			if issuerOf(issuer) == issuerOf(ca) || !bytes.Equal(ca.RawIssuer, issuer.RawSubject) {
+				continue
+			}
+			if err := ca.CheckSignatureFrom(issuer); err == nil || errors.As(err, new(x509.InsecureAlgorithmError)) {
 				id := sha256.Sum256(ca.Raw)
 				all[id] = append(all[id], issuer)
 			}
