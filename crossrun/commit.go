@@ -45,7 +45,7 @@ const maxAttempts = 16
 //
 // With runstore.MultiCommitter a step is one write. Without it, a step is five writes: two on the
 // lead and three on the other run. With lead.ID it is seven, and a repeat whose result the lead
-// remembers is one. If no id is set, a refusal by the lead costs three writes, and a refusal by the
+// remembers is one and a read. If no id is set, a refusal by the lead costs three writes, and a refusal by the
 // other run costs six writes and a read. In either mode a refused guard of the lead costs one more
 // read.
 //
@@ -134,7 +134,7 @@ func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
 	in := intentOf(c.lead, c.other, c.lead.ID)
 	if c.repeat {
 		// complete asks again, once the answer can no longer change. Here an answer costs no other write.
-		switch done, known, err := lookUpResult(ctx, c.store, in.lead, c.lead.ID); {
+		switch done, known, err := c.lookUp(ctx, in); {
 		case err != nil:
 			return Result{}, false, notApplied(in.lead, err)
 		case known:
@@ -155,6 +155,21 @@ func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
 	}
 	end, err := complete(ctx, c.store, c.fence(), in, versionAt(done, 0))
 	return end.toCaller(err)
+}
+
+// lookUp asks the lead for the result of an earlier call. It reports none while the other run has a mark of the
+// lead: the intent of a repeat that was cut short, or is still on its way, could apply the step again once
+// the lead no longer remembers it. The attempt then decides or deletes the mark.
+func (c call) lookUp(ctx context.Context, in intent) (done runstore.Committed, known bool, err error) {
+	done, known, err = lookUpResult(ctx, c.store, in.lead, in.id)
+	if err != nil || !known {
+		return done, known, err
+	}
+	_, marked, err := read(ctx, c.store, in.other, in.markKey())
+	if errors.Is(err, runstore.ErrNotFound) {
+		return done, true, nil
+	}
+	return done, !marked, err
 }
 
 // meetsIntent reports whether a write of the lead was refused because a step was under way.

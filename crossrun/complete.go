@@ -30,11 +30,15 @@ type ending struct {
 // matches runstore.ErrUnknownOutcome.
 func complete(ctx context.Context, s runstore.RunStore, under runstore.Guard, in intent, version runstore.Version) (ending, error) {
 	if strings.HasPrefix(in.name, repeatable) {
-		switch done, known, err := lookUpResult(ctx, s, in.lead, in.id); {
-		case err != nil:
+		done, known, err := lookUpResult(ctx, s, in.lead, in.id)
+		if err == nil && known {
+			end, decided, err := completed(ctx, s, under, in, version, done)
+			if err != nil || !decided {
+				return end, err
+			}
+		}
+		if err != nil {
 			return ending{}, pendingError(in.lead, err)
-		case known:
-			return completed(ctx, s, under, in, version, done)
 		}
 	}
 	end, markAt, err := decide(ctx, s, in)
@@ -71,15 +75,29 @@ func complete(ctx context.Context, s runstore.RunStore, under runstore.Guard, in
 
 // completed ends the attempt at a step that an earlier call has completed meanwhile, with that call's result.
 // The mark goes before the intent: without it the attempt cannot be applied any more, even if the lead
-// no longer remembers the step.
-func completed(ctx context.Context, s runstore.RunStore, under runstore.Guard, in intent, version runstore.Version, done runstore.Committed) (ending, error) {
-	_, err := s.Commit(ctx, deleteMark(in.other, in.markKey(), in.mark))
-	if err != nil && !errors.Is(err, runstore.ErrConflict) && !errors.Is(err, runstore.ErrNotFound) {
-		return ending{}, pendingError(in.lead, err)
+// no longer remembers the step. decided reports that another caller, which found the step forgotten, has
+// applied the attempt on the other run: then the lead must follow.
+func completed(ctx context.Context, s runstore.RunStore, under runstore.Guard, in intent, version runstore.Version, done runstore.Committed) (end ending, decided bool, err error) {
+	_, err = s.Commit(ctx, deleteMark(in.other, in.markKey(), in.mark))
+	if errors.Is(err, runstore.ErrConflict) {
+		var rec runstore.Record
+		var found bool
+		if rec, found, err = read(ctx, s, in.other, in.markKey()); err == nil && found {
+			m, unread := decodeMark(rec.Value)
+			if unread != nil {
+				return ending{}, false, pendingError(in.lead, unreadable(in.other, in.markKey(), unread))
+			}
+			if m.name == in.name && m.verdict == verdictApplied {
+				return ending{}, true, nil
+			}
+		}
 	}
-	end := ending{verdict: verdictApplied, result: Result{Lead: trimVersions(done, len(in.leadWrites.Records))}}
+	if err != nil && !errors.Is(err, runstore.ErrNotFound) {
+		return ending{}, false, pendingError(in.lead, err)
+	}
+	end = ending{verdict: verdictApplied, result: Result{Lead: trimVersions(done, len(in.leadWrites.Records))}}
 	_, end.intentErr = s.Commit(ctx, in.clear(under, version))
-	return end, nil
+	return end, false, nil
 }
 
 // decide applies the other run's batch, or finds the verdict on the mark. It also returns the

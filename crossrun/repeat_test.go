@@ -91,9 +91,10 @@ func TestRepeatThatIsCutShort(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for name, step := range unguarded {
-		for made := range 8 { // writes of the repeat before one that fails
+		for made := range 8 * 2 { // writes of the repeat before one that fails, with and without another repeat
+			made, again := made/2, made%2 == 1
 			for _, reached := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, the repeat makes %d writes, the next one made %t", name, made, reached), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s, the repeat makes %d writes, the next one made %t, repeated again %t", name, made, reached, again), func(t *testing.T) {
 					t.Parallel()
 					base := memory.New(nil).Open()
 					create(t, base, "run", "registry")
@@ -105,7 +106,13 @@ func TestRepeatThatIsCutShort(t *testing.T) {
 					}
 					cut := &settled{&failing{base, made + 1, runstore.ErrUnknownOutcome, reached}, base, 2}
 					var successor runstore.RunStore = struct{ runstore.RunStore }{base}
-					switch _, err := crossrun.Commit(ctx, cut, lead, other); {
+					_, err := crossrun.Commit(ctx, cut, lead, other)
+					if again && err != nil {
+						if _, err = crossrun.Commit(ctx, successor, lead, other); err != nil {
+							t.Errorf("the last repeat: %v", err)
+						}
+					}
+					switch {
 					case err == nil:
 						successor = forgotten{base}
 					case !errors.Is(err, runstore.ErrUnknownOutcome) && !errors.Is(err, runstore.ErrUnavailable):
@@ -123,6 +130,56 @@ func TestRepeatThatIsCutShort(t *testing.T) {
 			}
 		}
 	}
+}
+
+// changing is a store that calls do before commit number at; do may replace the store.
+type changing struct {
+	runstore.RunStore
+	do map[int]func(*changing)
+	at int
+}
+
+func (s *changing) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	s.at++
+	if do := s.do[s.at]; do != nil {
+		do(s)
+	}
+	return s.RunStore.Commit(ctx, b)
+}
+
+// TestRepeatThatIsForgottenOnItsWay proves that no step is half made if the lead forgets it after a repeat has
+// learnt its result, and another caller applies the repeat's intent on the other run.
+func TestRepeatThatIsForgottenOnItsWay(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	base := memory.New(nil).Open()
+	create(t, base, "run", "registry")
+	lead, other := unguarded["nothing that the step guards is moved"](hold(t, base, "run"))
+	lead.Append("claimed", nil)
+	lead.ID = "step"
+	if _, err := crossrun.Commit(ctx, &dying{base, 3}, lead, other); !errors.Is(err, runstore.ErrUnknownOutcome) {
+		t.Errorf("got error %v, want an unknown outcome", err)
+	}
+	repeat := &changing{RunStore: base, do: map[int]func(*changing){
+		2: func(*changing) { // the repeat has found that its result is not known
+			if _, err := crossrun.Settle(ctx, base, "run"); err != nil {
+				t.Error(err)
+			}
+		},
+		5: func(s *changing) { // and now that it is
+			s.RunStore = forgotten{base}
+			if _, err := crossrun.Settle(ctx, &dying{s.RunStore, 2}, "run"); !errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Errorf("Settle = %v, want it cut short", err)
+			}
+		},
+	}}
+	if _, err := crossrun.Commit(ctx, repeat, lead, other); err != nil {
+		t.Error(err)
+	}
+	if n, m := claims(t, base, "run"), claims(t, base, "registry"); n != m {
+		t.Errorf("the step was made %d times on the lead and %d times on the other run", n, m)
+	}
+	clean(t, base, "run", "registry")
 }
 
 // TestReleaseOfAnEarlierGrant proves that a step that releases the lease ends the grant under which it

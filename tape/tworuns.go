@@ -106,7 +106,7 @@ func (t *Tape) steps() runstore.RunStore {
 type repeating struct{ runstore.RunStore }
 
 func (s repeating) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	if b.ID == "" { // the deletion of a mark, on which nothing depends
+	if b.ID == "" { // the deletion of a mark: crossrun says if the step has to be repeated
 		return s.RunStore.Commit(ctx, b)
 	}
 	return optimistic.Repeat(ctx, func() (runstore.Committed, error) { return s.RunStore.Commit(ctx, b) })
