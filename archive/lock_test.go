@@ -58,7 +58,7 @@ func TestLock(t *testing.T) {
 func TestArchivesArePrivate(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
-		t.Skip("modes are those of Unix")
+		t.Skip("not applicable: modes are those of Unix")
 	}
 	root := t.TempDir()
 	dir := filepath.Join(root, "new", "backup")

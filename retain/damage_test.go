@@ -75,7 +75,7 @@ func TestDamage(t *testing.T) {
 }
 
 // TestDailyWithADamagedRun checks that a run that is damaged for good neither repeats the passes every hour
-// nor counts as a pass that failed; the log and a counter show it. Another error beside it does both.
+// nor counts as a pass that failed; the log and a counter show it. With another error in the same pass it does both.
 func TestDailyWithADamagedRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -192,7 +192,7 @@ func TestPagesAreAdmitted(t *testing.T) {
 }
 
 // TestPagesWithoutRoomAreReadAgain lets followers receive shared pages while there is no room. They do not keep
-// the pages: once there is room, each follower reads its page again by itself, and receives each event once.
+// the pages: once there is room, each follower reads its page again alone, and receives each event once.
 func TestPagesWithoutRoomAreReadAgain(t *testing.T) {
 	bubble(t, func(e *env) {
 		room, full := make(chan struct{}), atomic.Bool{}

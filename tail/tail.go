@@ -47,7 +47,7 @@ type Options struct {
 	Admit func(ctx context.Context) (release func(), err error)
 	// TryAdmit, if set, is Admit without waiting: it reports false where Admit would block. A follower
 	// that receives a shared page calls it first. If it reports false, the follower drops a page of more than
-	// 4 KiB, calls Admit, and reads the page again by itself. If TryAdmit is nil, each follower holds its shared page
+	// 4 KiB, calls Admit, and then reads the page again without the other followers. If TryAdmit is nil, each follower holds its shared page
 	// while Admit blocks.
 	TryAdmit func(ctx context.Context) (release func(), ok bool)
 	// Derive, if set, is called for each event that the feed's subscribers receive: once for all

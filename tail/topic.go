@@ -68,7 +68,7 @@ func (f *follower) wait(ctx context.Context) ([]runstore.Event, error) {
 	tp, t := f.topic, f.topic.tail
 	f.free()
 	for {
-		// A follower that catches up reads by itself, so that other followers of its run do not wait
+		// A follower that catches up reads without the others, so that other followers of its run do not wait
 		// for events that they have.
 		for !f.atEnd {
 			if err := f.admit(ctx); err != nil {

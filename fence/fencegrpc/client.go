@@ -52,8 +52,8 @@ func outgoing(ctx context.Context) (context.Context, error) {
 
 // UnaryClientInterceptor presents the fence of [WithFence] with each unary call, and returns the
 // errors of [Refused] for a refusal of this fence, or of one that the caller wrote into the metadata
-// of the call. A server may forward the refusal of its own fence by a third service: that status is
-// returned as it is, because it does not mean that the caller was replaced. So is every refusal of a
+// of the call. If a third service refused the server's own fence, the server may forward that refusal: its
+// status is returned as it is, because it does not mean that the caller was replaced. So is every refusal of a
 // call without a fence. A malformed fence fails with ErrInvalid or ErrTooLarge before the call.
 //
 // Chain it behind every interceptor that changes the fence: it does not see one that is written or
@@ -121,7 +121,7 @@ func presents(ctx context.Context, stale *fence.StaleError) bool {
 // error is returned as it is.
 //
 // The interceptors call it. Without them, compare the StaleError with the fence that the call
-// presented: a server may forward the refusal of its own fence by a third service.
+// presented: if a third service refused the server's own fence, the server may forward that refusal.
 func Refused(err error) error {
 	var already *refusedError
 	s, ok := status.FromError(err)

@@ -13,8 +13,8 @@
 //	CANCELLED, DEADLINE_EXCEEDED           FENCE_UNAVAILABLE, and the call has ended
 //
 // The metadata of FENCED are the resource and the token that the call presented, and the current
-// token. A service may forward the refusal of its own fence by a third service: the client's
-// interceptors compare the metadata with the fence that they presented.
+// token. If a third service refused the server's own fence, the server may forward that refusal. So the
+// client's interceptors compare the metadata with the fence that they presented.
 //
 // A stream is checked when it begins, before each message that the handler receives, and at the end
 // of these messages. So a stream opened under an old token is refused at the client's next message or

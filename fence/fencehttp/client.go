@@ -38,8 +38,8 @@ func SetHeaders(h http.Header, resource string, token runstore.Token) error {
 // It distinguishes the middleware's status 412 from one of the service itself by [CurrentHeader],
 // and leaves the body unread.
 //
-// A service may forward the refusal of its own fence by a third one. So Refused returns nil if the
-// response repeats another fence than that of resp.Request, or if resp.Request has none. A response
+// If a third service refused the server's own fence, the server may forward that refusal. So Refused returns
+// nil if the response repeats another fence than that of resp.Request, or if resp.Request has none. A response
 // that repeats no fence is a refusal unless its current token is lower than that of the request.
 // Where a proxy renames the resource of a request, it restores the caller's name in the refusal. So
 // does a service that presents its caller's token to a third service under another name.
