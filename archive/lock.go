@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+
+	"github.com/tapestore/tapestore/internal/filelock"
 )
 
 // ErrInUse reports that another export writes to the same directory or file.
@@ -31,7 +33,11 @@ func Lock(name string) (unlock func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := lockFile(f); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		locked, err := filelock.Try(f)
+		if err == nil && !locked {
+			err = ErrInUse
+		}
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, errors.Join(fmt.Errorf("lock %q: %w", path, err), f.Close())
 		}
 		if isAt(f, path) {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tapestore/tapestore/internal/filelock"
 	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
@@ -100,7 +101,7 @@ func LockWatermark(t *testing.T, path string) (unlock func(), ok bool) {
 		t.Fatal(err)
 	}
 	unlock = sync.OnceFunc(func() { _ = file.Close() })
-	locked, err := lockFile(file)
+	locked, err := filelock.Try(file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tapestore/tapestore/internal/filelock"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -80,7 +81,7 @@ func (w *watermark) lock() bool {
 	if w.file == nil && w.open() != nil {
 		return true
 	}
-	locked, err := lockFile(w.file)
+	locked, err := filelock.Try(w.file)
 	if err == nil && !locked {
 		return false
 	}
@@ -150,7 +151,7 @@ func (w *watermark) remove() {
 // unlock releases the lock of a transaction that has ended.
 func (w *watermark) unlock() {
 	if w != nil && w.file != nil {
-		unlockFile(w.file)
+		filelock.Release(w.file)
 	}
 }
 

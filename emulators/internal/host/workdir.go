@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/tapestore/tapestore/internal/filelock"
 )
 
 // lockName is the file in an engine's directory that the owning process keeps locked. The kernel
@@ -98,7 +100,11 @@ func lockDir(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lockFile(lock); err != nil {
+	locked, err := filelock.Try(lock)
+	if err == nil && !locked {
+		err = errLocked
+	}
+	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	// Between opening and locking, another process may have removed the file: then the
