@@ -154,8 +154,8 @@ func headProblems(head runstore.Run, v headView, now time.Time) (all []problemVi
 			add(levelWarn, "holder", "it renews the lease, and commits nothing", h.ProgressedAt)
 		}
 	case stateFree:
-		if !head.RunnableAt.IsZero() && now.Sub(head.RunnableAt) > lateAfter {
-			add(levelWarn, "run", "it wants a driver, and none has acquired the lease", head.RunnableAt)
+		if since := head.WaitingSince(); !since.IsZero() && now.Sub(since) > lateAfter {
+			add(levelWarn, "run", "it wants a driver, and none has acquired the lease", since)
 		}
 	}
 	if v.Level != "" {

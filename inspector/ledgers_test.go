@@ -1,10 +1,12 @@
 package inspector
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tapestore/tapestore/lease"
@@ -279,5 +281,93 @@ func TestTerms(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// unmoved is a store of which no scan moves an entry, as a store that is open for reads only: an entry
+// of the index of runnable runs has the time of the grant as first granted.
+type unmoved struct {
+	runstore.RunStore
+}
+
+func (s unmoved) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+	entries, err := s.RunStore.ScanIndex(ctx, q)
+	for i, e := range entries {
+		if h := e.Head.Holder; q.Index == runstore.IndexRunnable && h.Token != 0 {
+			entries[i].At = h.GrantedAt.Add(h.TTL)
+		}
+	}
+	return entries, err
+}
+
+// A run without a driver waits since the end of its last lease: not since it first wanted a driver, and
+// not since its lease would have expired without a renewal.
+func TestWithoutADriverSince(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		b.handler = New(unmoved{b.store}, nil)
+		for _, id := range []runstore.RunID{"expires", "broken"} {
+			held := b.create(runstore.RunSpec{ID: id, Runnable: runstore.After(0), Lease: &runstore.LeaseSpec{Owner: "o", TTL: time.Minute}})
+			for range 10 {
+				time.Sleep(50 * time.Second)
+				if _, err := b.store.RenewLease(t.Context(), runstore.RenewRequest{Fence: held.Fence(), TTL: time.Minute}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if _, err := lease.Break(t.Context(), b.store, lease.BreakRequest{Run: "broken", Whoever: true, Operator: "ada", Reason: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		idle := b.create(runstore.RunSpec{ID: "idle", Lease: &runstore.LeaseSpec{Owner: "o", TTL: runstore.MinTTL}})
+		release := runstore.NewBatch("idle", idle.Fence())
+		release.Release = true
+		b.commit(release)
+		broken := time.Now()
+		expired := broken.Add(-500*time.Second + time.Minute)
+		check := func(since, oldest time.Time, level string) {
+			t.Helper()
+			for _, e := range read[struct{ Entries []entryView }](b, "queue", "index", string(runstore.IndexRunnable)).Entries {
+				want := map[string]time.Time{"expires": expired, "broken": since}[e.Head.ID]
+				if !e.At.Equal(want) {
+					t.Errorf("the entry of %s is at %v, want %v", e.Head.ID, e.At, want)
+				}
+			}
+			if q := read[struct{ Queues []queueView }](b, "queues").Queues[0]; !q.Oldest.Equal(oldest) || q.Level != level {
+				t.Errorf("the queue: %+v, want the oldest %v and the level %q", q, oldest, level)
+			}
+		}
+		check(broken, expired, levelWarn) // the lease of the break has not reached its expiry
+		if v := read[runView](b, "run", "run", "broken"); len(v.Problems) != 0 {
+			t.Errorf("the run was broken just now: %+v", v.Problems)
+		}
+		if _, err := b.store.AcquireLease(t.Context(), runstore.AcquireRequest{Run: "expires", LeaseSpec: runstore.LeaseSpec{Owner: "o", TTL: 30 * time.Minute}}); err != nil {
+			t.Fatal(err)
+		}
+		check(broken, broken, "")
+		ended := broken.Add(runstore.MinTTL)
+		time.Sleep(runstore.MinTTL + lateAfter)
+		check(ended, ended, "")
+		time.Sleep(time.Second)
+		check(ended, ended, levelWarn)
+		v := read[runView](b, "run", "run", "broken")
+		if len(v.Problems) != 1 || v.Problems[0].What != "run" || !v.Problems[0].Since.Equal(ended) {
+			t.Errorf("the run has no driver since %v: %+v", ended, v.Problems)
+		}
+		if v := read[runView](b, "run", "run", "idle"); len(v.Problems) != 0 {
+			t.Errorf("a run that wants no driver: %+v", v.Problems)
+		}
+	})
+}
+
+// An obligation whose worker crashed needs attention as soon as its claim has been over for lateAfter.
+func TestObligationOfACrashedWorker(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for over, want := range map[time.Duration]string{-time.Minute: "", lateAfter: "", lateAfter + time.Second: levelWarn} {
+		o := tape.Obligation{Status: tape.ObligationCommitted, ClaimedBy: "w", ClaimExpires: now.Add(-over), NextAttempt: now.Add(-time.Hour)}
+		if v := viewRow(o, now); v.Level != want {
+			t.Errorf("a claim that is over for %v: level %q, want %q", over, v.Level, want)
+		}
 	}
 }

@@ -44,7 +44,7 @@ type queueView struct {
 	// Due is how many entries are due; More reports that there are further ones.
 	Due  int  `json:"due"`
 	More bool `json:"more,omitempty"`
-	// Oldest is the time of the entry that is due longest.
+	// Oldest is the earliest time, as of dueSince, of the entries that are counted.
 	Oldest time.Time `json:"oldest,omitzero"`
 	Level  string    `json:"level,omitempty"`
 	// Error says that the queue could not be read.
@@ -75,11 +75,15 @@ func (in *inspector) queues(ctx context.Context, _ params) (any, error) {
 			}
 			if q.Due = len(entries); q.Due > 0 {
 				size := 0
+				q.Oldest = now
 				for _, e := range entries {
 					size += len(e.Record.Value) + len(e.Head.Summary.Value)
+					if at := dueSince(known.index, e, now); at.Before(q.Oldest) {
+						q.Oldest = at
+					}
 				}
 				q.More = q.Due == maxDue || size >= runstore.MaxPageBytes
-				if q.Oldest = entries[0].At; !known.late || now.Sub(q.Oldest) > lateAfter {
+				if !known.late || now.Sub(q.Oldest) > lateAfter {
 					q.Level = known.level
 				}
 			}
@@ -93,8 +97,27 @@ func (in *inspector) queues(ctx context.Context, _ params) (any, error) {
 	return v, nil
 }
 
+// dueSince returns the time since which an entry of an index is due, or from which it will be. The
+// time of an entry of runstore.IndexRunnable may be long before that: a renewal does not move the
+// entry, and a release moves it back to RunnableAt. After a release before the expiry the entry is due
+// at once, so the time is not after now then.
+func dueSince(index runstore.IndexName, e runstore.IndexEntry, now time.Time) time.Time {
+	if index != runstore.IndexRunnable {
+		return e.At
+	}
+	since := e.Head.WaitingSince()
+	if since.After(now) && !e.Head.Live(now) {
+		if since = e.Head.RunnableAt; since.Before(now) {
+			return now
+		}
+	}
+	return since
+}
+
 // entryView is an entry of a queue.
 type entryView struct {
+	// At is the time since which the entry is due (dueSince). In the queue of runs without a driver it
+	// may be later than that of the entry that follows.
 	At     time.Time   `json:"at"`
 	Head   headView    `json:"run"`
 	Record *recordView `json:"record,omitempty"`
@@ -153,7 +176,7 @@ func (in *inspector) queue(ctx context.Context, p params) (any, error) {
 	size := 0
 	for _, e := range page {
 		size += len(e.Record.Value) + len(e.Head.Summary.Value)
-		entry := entryView{At: e.At, Head: viewHead(e.Head, now)}
+		entry := entryView{At: dueSince(q.Index, e, now), Head: viewHead(e.Head, now)}
 		if e.Record.Version != 0 {
 			record := viewRecord(e.Run, e.Record, now)
 			entry.Record = &record

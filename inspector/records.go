@@ -166,6 +166,8 @@ func viewObligation(r tape.Obligation, now time.Time) *rowView {
 		v.attend(levelBad, "every attempt to compensate failed, or a worker gave up")
 	case r.Status == tape.ObligationPending && !r.NextAttempt.IsZero() && now.Sub(r.NextAttempt) > lateAfter:
 		v.attend(levelWarn, "the obligation is due, and no worker has claimed it")
+	case r.Status == tape.ObligationCommitted && now.Sub(r.ClaimExpires) > lateAfter:
+		v.attend(levelWarn, "the claim of a worker has expired, and no other worker has claimed the obligation")
 	}
 	return v.with("payload", r.Payload, "result", r.Result)
 }

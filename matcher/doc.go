@@ -37,7 +37,9 @@
 //     every 30 s, and only after 4,096 events. That is the number of events that a successor
 //     matches again after a crash.
 //
-// A reaction whose pattern or predicate is malformed matches nothing, and its cursors move on.
+// A reaction whose pattern or predicate is malformed matches nothing, and its cursors move on; a warning is
+// logged. An entry on which the predicate fails (package predicate) does not match. Each replica logs a
+// warning for the first such entry under each definition of a reaction.
 //
 // # How it works
 //

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
@@ -36,11 +37,13 @@ type rule struct {
 	pattern        tape.Pattern
 	predicate      *predicate.Predicate
 	matchesNothing bool // the rule matches nothing: its pattern or predicate is malformed, or it has no handler
+	log            *slog.Logger
+	failed         atomic.Bool // a fault of the predicate was logged
 }
 
 // compile returns the rule of a definition.
 func compile(r tape.Reaction, predicates *predicate.Cache, log *slog.Logger) *rule {
-	compiled := &rule{Reaction: r}
+	compiled := &rule{Reaction: r, log: log}
 	var err error
 	if compiled.pattern, err = tape.ParsePattern(r.Pattern); err == nil {
 		compiled.predicate, err = predicates.Compile(r.Predicate)
@@ -54,14 +57,22 @@ func compile(r tape.Reaction, predicates *predicate.Cache, log *slog.Logger) *ru
 		err = cmp.Or(err, fmt.Errorf("its handler is of the kind %d", r.Handler))
 	}
 	if compiled.matchesNothing = err != nil; compiled.matchesNothing {
-		log.Info("a reaction matches nothing", "reaction", r.ID, "error", err)
+		log.Warn("a reaction matches nothing", "reaction", r.ID, "error", err)
 	}
 	return compiled
 }
 
-// matches reports whether the reaction has to handle an entry.
+// matches reports whether the reaction has to handle an entry. It logs the first fault of the predicate.
 func (r *rule) matches(in *predicate.Input) bool {
-	return !r.matchesNothing && r.pattern.Match(in.Entry.Subject) && r.predicate.Match(in)
+	if r.matchesNothing || !r.pattern.Match(in.Entry.Subject) {
+		return false
+	}
+	selected, fault := r.predicate.Evaluate(in)
+	if fault != nil && !r.failed.Swap(true) {
+		r.log.Warn("the predicate of a reaction fails on an entry; such entries are skipped, and further ones are not logged",
+			"reaction", r.ID, "error", fault, "run", in.Entry.Run, "seq", in.Entry.Seq)
+	}
+	return selected
 }
 
 // define makes r the reaction's definition, ends surplus shards, and returns the shards that are

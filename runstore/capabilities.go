@@ -131,7 +131,8 @@ type TermReader interface {
 }
 
 // StaleReader reads from a replica. Leases, tokens, versions and positions are never read from a
-// replica.
+// replica. The engine measures how old a replica's state is. Where it compares the clocks of two
+// servers (AlloyDB), the state may be older than the bound by the difference between the clocks.
 type StaleReader interface {
 	// ReadJournalStale is ReadJournal on a state that is at most bound old. Event.Position is 0.
 	ReadJournalStale(ctx context.Context, id RunID, from Seq, limit int, bound time.Duration) ([]Event, error)

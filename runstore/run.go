@@ -33,6 +33,16 @@ func (r Run) Live(now time.Time) bool {
 	return r.Holder.Token != 0 && now.Before(r.ExpiresAt)
 }
 
+// WaitingSince returns the time since which a run that wants a driver has had no live lease: the later
+// of RunnableAt and ExpiresAt; zero if RunnableAt is zero. A lease that was released before its expiry
+// counts until that expiry, so the result may be in the future although no lease is live.
+func (r Run) WaitingSince() time.Time {
+	if !r.RunnableAt.IsZero() && r.ExpiresAt.After(r.RunnableAt) {
+		return r.ExpiresAt
+	}
+	return r.RunnableAt
+}
+
 // RunSpec describes a run to create.
 type RunSpec struct {
 	ID     RunID

@@ -243,6 +243,12 @@ func (b *browser) scheme(scheme string) {
 	}
 }
 
+// hide makes the page believe that it is hidden, or visible again.
+func (b *browser) hide(hidden bool) {
+	b.Helper()
+	eval[bool](b, fmt.Sprintf(`(Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`, hidden))
+}
+
 // runPath returns the address of a run.
 func runPath(id string) string { return "/run/" + url.PathEscape(id) }
 

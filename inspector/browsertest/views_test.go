@@ -130,14 +130,11 @@ func TestLive(t *testing.T) {
 		t.Error("the page was loaded again")
 	}
 
-	hide := func(hidden bool) {
-		eval[bool](b, fmt.Sprintf(`(Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`, hidden))
-	}
-	hide(true)
+	b.hide(true)
 	for b.watching.Load() > 0 { // the page cancels the request that waits
 		eval[bool](b, `new Promise((done) => setTimeout(() => done(true), 5))`)
 	}
-	hide(false)
+	b.hide(false)
 	for b.watching.Load() == 0 {
 		eval[bool](b, `new Promise((done) => setTimeout(() => done(true), 5))`)
 	}

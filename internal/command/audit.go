@@ -74,7 +74,8 @@ store with more runs has its feed and its indexes read once for each --max-runs 
 What an audit cannot see is in docs/leases.md.
 
 The exit status is 0 when nothing was found, or warnings only, 2 when something was found,
-and 1 when the audit did not finish. In JSON every finding is one line, {"finding": …}, and
+and 1 when the audit did not finish. Nor has it finished when it saw more contradictions at
+once than it reads again, and confirmed none. In JSON every finding is one line, {"finding": …}, and
 the counts are the last one, {"report": …}.`,
 		Example: `  tapestore audit --store sqlite:./tape.db
   tapestore audit --store postgres://user@host/database --format json`,
@@ -136,7 +137,11 @@ the counts are the last one, {"report": …}.`,
 			if r.FeedPending > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "the feed does not show all events of %d runs yet\n", r.FeedPending)
 			}
-			if r.Suppressed > 0 {
+			switch {
+			case r.Findings == 0 && r.Suppressed > 0:
+				return fmt.Errorf("the audit did not finish: %d contradictions, too many at once, were not read again, so each is a corruption or "+
+					"a change meanwhile; repeat the audit, while the store is little used or with a lower --max-runs", r.Suppressed)
+			case r.Suppressed > 0:
 				fmt.Fprintf(cmd.ErrOrStderr(), "%d further contradictions were not read again; repair the store, and repeat the audit\n", r.Suppressed)
 			}
 			if r.Findings > 0 {

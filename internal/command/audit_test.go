@@ -1,14 +1,17 @@
 package command
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
 )
 
 // The audit prints what it finds, and its exit status says whether that is a corruption.
@@ -76,6 +79,58 @@ func TestAuditCommand(t *testing.T) {
 		out, _, err := here(t, "", append([]string{"audit"}, strings.Fields(args)...)...)
 		if exitStatus(err) != 1 || out != "" || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %q, %v, want an error that says %q", args, out, err, says)
+		}
+	}
+}
+
+// misread is a store whose first reading of a run's records is false.
+type misread struct {
+	runstore.RunStore
+	read bool // one audit reads one page of records at a time
+}
+
+func (s *misread) Unwrap() runstore.RunStore { return s.RunStore }
+
+func (s *misread) ReadRecords(ctx context.Context, run runstore.RunID, q runstore.RecordQuery) ([]runstore.Record, error) {
+	records, err := s.RunStore.ReadRecords(ctx, run, q)
+	for i := range records {
+		if !s.read {
+			records[i].Version = -1
+		}
+	}
+	s.read = s.read || len(records) > 0
+	return records, err
+}
+
+// TestAuditDidNotFinish checks that an audit which saw more contradictions than it reads again has not
+// finished, although those that it read again were none.
+func TestAuditDidNotFinish(t *testing.T) {
+	t.Parallel()
+	engine := memory.New(nil)
+	runstore.Register("misread", func(context.Context, runstore.URL) (runstore.RunStore, error) {
+		return &misread{RunStore: engine.Open()}, nil
+	})
+	store := engine.Open()
+	create := func(id runstore.RunID, records int) {
+		t.Helper()
+		spec := runstore.RunSpec{ID: id}
+		spec.Writes.Append("one", nil)
+		for i := range records {
+			spec.Writes.Put(runstore.RecordKey(fmt.Sprint("record-", i)), nil)
+		}
+		if _, err := store.CreateRun(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create("few", 20)
+	if out, errs, err := here(t, "", "audit", "--store", "misread:"); err != nil || errs != "" || !strings.HasSuffix(out, "\n0 corruptions, 0 warnings\n") {
+		t.Errorf("as many contradictions as are read again: %q, %q, %v", out, errs, err)
+	}
+	create("a-many", 25)
+	for _, format := range []string{"table", "json"} {
+		out, _, err := here(t, "", "audit", "--store", "misread:", "--format", format)
+		if exitStatus(err) != 1 || !strings.Contains(err.Error(), "did not finish: 5 contradictions") {
+			t.Errorf("%s: got %q, %v, want an audit that did not finish", format, out, err)
 		}
 	}
 }

@@ -16,9 +16,16 @@ import (
 )
 
 // Main runs the command with the arguments of the process, and exits with status 1 if the command
-// fails, or with the status of an exitError.
+// fails, or with the status of an exitError. A command also fails if the reader of its output has gone
+// before its end.
 func Main() {
-	if err := newRoot().ExecuteContext(context.Background()); err != nil {
+	root := newRoot()
+	ctx := watchReaders(context.Background(), root)
+	err := root.ExecuteContext(ctx)
+	if gone := context.Cause(ctx); gone != nil && !errors.Is(err, gone) {
+		err = errors.Join(err, gone)
+	}
+	if err != nil {
 		given := append(os.Args[1:len(os.Args):len(os.Args)], os.Getenv(storeVariable), os.Getenv(configVariable), os.Getenv("TAPE_DB"))
 		fmt.Fprintln(os.Stderr, "tapestore:", hideArguments(oneLine(err), given))
 		status := 1

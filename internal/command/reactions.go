@@ -22,9 +22,10 @@ The cursors of reactions are positions in the feed of their store. In another st
 imported runs have other positions, so there the reactions would handle the whole history again, with
 all its effects, or nothing for a long time. Before an export, stop the drivers and wait until list
 shows that nothing is left; then stop the servers. After the import, and before a server starts on the
-target, run skip.`,
+target, run skip --all.`,
 		Example: `  tapestore reactions list --store sqlite:./tape.db
-  tapestore reactions skip --store postgres://user@host/database`,
+  tapestore reactions skip --all --store postgres://user@host/database
+  tapestore reactions replay REACTION_ID --store sqlite:./tape.db`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return errors.New("say what to do: list, skip or replay") },
 	}
@@ -34,30 +35,51 @@ target, run skip.`,
 	list.Flags().StringVar(&in.format, "format", "table", "table or json")
 	const locks = `It takes the lease of each shard, so it fails while a server drives one. It may be interrupted and
 repeated.`
+	var all bool
 	skip := &cobra.Command{
-		Use: "skip [REACTION_ID…]", Short: "Move reactions to the end of the feed: they handle no event from before",
-		Long: `Move the cursors of reactions to the end of the feed, by default those of all reactions, deregistered
-ones included. They handle no event that was committed before. Open tasks stay.
+		Use: "skip {REACTION_ID… | --all}", Short: "Move reactions to the end of the feed: they handle no event from before",
+		Long: `Move the cursors of reactions to the end of the feed: those of the reactions that are named, or with
+--all those of all reactions, deregistered ones included. They handle no event that was committed
+before. Open tasks stay.
 
 It reads the heads of all runs and the whole feed, and waits until the feed shows the last event of
 every run. ` + locks,
+		Args: reactionsOrAll(&all),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			return moveCursors(cmd, in.url, tape.CursorMove{Reactions: ids})
 		},
 	}
 	replay := &cobra.Command{
-		Use: "replay [REACTION_ID…]", Short: "Move reactions to the start of the feed: they handle every event, again if need be",
-		Long: `Move the cursors of reactions to the start of the feed, by default those of all reactions, deregistered
-ones included. They handle every event of the feed, with all its effects, also those that they have
-handled before.
+		Use: "replay {REACTION_ID… | --all}", Short: "Move reactions to the start of the feed: they handle every event, again if need be",
+		Long: `Move the cursors of reactions to the start of the feed: those of the reactions that are named, or with
+--all those of all reactions, deregistered ones included. They handle every event of the feed, with
+all its effects, also those that they have handled before.
 
 ` + locks,
+		Args: reactionsOrAll(&all),
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			return moveCursors(cmd, in.url, tape.CursorMove{Reactions: ids, Replay: true})
 		},
 	}
+	for _, c := range []*cobra.Command{skip, replay} {
+		c.Flags().BoolVar(&all, "all", false, "move all reactions, deregistered ones included")
+	}
 	cmd.AddCommand(list, skip, replay)
 	return cmd
+}
+
+// reactionsOrAll accepts the ids of reactions, or --all without ids: a list that is empty by mistake, as
+// with a variable of a shell that is not set, must not select all reactions.
+func reactionsOrAll(all *bool) cobra.PositionalArgs {
+	return func(_ *cobra.Command, ids []string) error {
+		switch {
+		case len(ids) == 0 && !*all:
+			return errors.New("say which reactions to move: name them with REACTION_ID…, or give --all for all of them")
+		case len(ids) > 0 && *all:
+			return errors.New("say which reactions to move either with REACTION_ID… or with --all, not with both")
+		}
+		return nil
+	}
 }
 
 // moveCursors moves cursors of reactions in the store that a flag or the environment names.

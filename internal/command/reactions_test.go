@@ -52,7 +52,7 @@ func TestMoveAStoreWithReactions(t *testing.T) {
 	if got := list(source); got != "r /tape/run/running/app/** 2 3 0" {
 		t.Errorf("the source has the backlog %q", got)
 	}
-	if out, _, err := run("reactions", "skip", "--store", source); err != nil || !strings.HasPrefix(out, "moved 1 reactions with 2 shards to the position ") {
+	if out, _, err := run("reactions", "skip", "--all", "--store", source); err != nil || !strings.HasPrefix(out, "moved 1 reactions with 2 shards to the position ") {
 		t.Errorf("skip: %s, %v", out, err)
 	}
 	if got := list(source); got != "r /tape/run/running/app/** 2 0 0" {
@@ -80,7 +80,7 @@ func TestMoveAStoreWithReactions(t *testing.T) {
 	if got := list(target); got != "r /tape/run/running/app/** 2 4 0" {
 		t.Errorf("the target has the backlog %q", got)
 	}
-	if out, _, err := run("reactions", "skip", "--store", target); err != nil {
+	if out, _, err := run("reactions", "skip", "--all", "--store", target); err != nil {
 		t.Fatalf("skip: %s, %v", out, err)
 	}
 	copied, err := runstore.Open(t.Context(), target)
@@ -101,12 +101,18 @@ func TestMoveAStoreWithReactions(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"reactions --store " + target, "list, skip or replay"},
 		{"reactions skip none --store " + target, `names "none"`},
-		{"reactions skip", "--store"},
+		{"reactions skip --all", "--store"},
+		{"reactions skip --store " + target, "REACTION_ID…, or give --all"},
+		{"reactions replay --store " + target, "REACTION_ID…, or give --all"},
+		{"reactions replay r --all --store " + target, "not with both"},
 		{"import --raise-epoch --store " + target + " --from " + file, "--replay-feed"},
 	} {
 		if _, _, err := run(strings.Fields(c.args)...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.args, err, c.want)
 		}
+	}
+	if got := list(target); got != "r /tape/run/running/app/** 2 6 0" {
+		t.Errorf("after moves that were refused the target has the backlog %q", got)
 	}
 	// A deregistered reaction continues at its cursor when it is registered again.
 	if _, err := tp.DeregisterReaction(t.Context(), "r"); err != nil {

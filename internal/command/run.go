@@ -2,16 +2,21 @@ package command
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/admin"
+	"github.com/tapestore/tapestore/tape"
 )
 
 // runs is the state of the subcommands of run.
@@ -38,8 +43,11 @@ driver can write to it. A store cannot forget the token: besides fencing, its ro
 record versions and grant ids from being given out again.
 
 A run with a live lease is refused unless --preempt is given, which ends the grant of its
-holder. The command asks for the run's id, unless --yes is given. Without --if-token the
-token is read first; if another driver acquires the lease meanwhile, nothing is purged.
+holder. The command shows the run's status, the number of its events and the work that is left
+in it, and asks for the run's id, unless --yes is given. If an event arrives after the question,
+nothing is purged; repeat the command then. With --yes there is no question, and such an event is
+purged too. Without --if-token the token is read first; if another driver acquires the lease
+meanwhile, nothing is purged.
 
 The journal of the run "` + string(admin.OperationsRun) + `" gets an event with the operator's name and
 the reason before the purge, and one after it: tapestore inspect journal ` + string(admin.OperationsRun) + `
@@ -48,8 +56,8 @@ shows them. An operation whose last stage is "intended" may have been done.
 What the run has refers to elsewhere stays: messages and values of other runs, sessions,
 and what readers of the feed have copied.
 
-The exit status is 0 when the run was purged, 2 when it was not because its lease is live or
-its token has moved, and 1 otherwise. The message says whether nothing was purged or whether
+The exit status is 0 when the run was purged, 2 when it was not because its lease is live, its
+token has moved or an event has arrived, and 1 otherwise. The message says whether nothing was purged or whether
 that is unknown.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return r.purge(cmd, args[0]) },
 	}
@@ -109,6 +117,7 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 		if err := r.confirm(ctx, head, bufio.NewReader(cmd.InOrStdin()), cmd.ErrOrStderr()); err != nil {
 			return err
 		}
+		req.Next = head.LastSeq + 1
 	}
 	purged, err := admin.Purge(ctx, r.store, req)
 	var conflict *runstore.ConflictError
@@ -117,6 +126,9 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 		return &exitError{fmt.Errorf("the run was not purged, because its lease is live; stop its driver, or give --preempt: %w", err), exitRefused}
 	case errors.As(err, &conflict) && conflict.Guard == "token":
 		return &exitError{fmt.Errorf("the run was not purged, because the token has moved; see tapestore lease show: %w", err), exitRefused}
+	case errors.As(err, &conflict) && conflict.Guard == "seq":
+		return &exitError{fmt.Errorf("the run was not purged, because an event arrived after the question, which had shown %d events; see tapestore inspect journal, and repeat the command: %w",
+			head.LastSeq, err), exitRefused}
 	case err != nil && runstore.OutcomeOf(err) == runstore.NotApplied:
 		return fmt.Errorf("the run was not purged: %w", err)
 	case err != nil:
@@ -139,15 +151,62 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 
 // confirm shows the run and asks for its id. Questions go to asks.
 func (r *runs) confirm(ctx context.Context, head runstore.Run, answers *bufio.Reader, asks io.Writer) error {
+	left, err := unsettled(ctx, r.store, head.ID)
+	if err != nil {
+		return err
+	}
 	holder := "nobody"
 	if head.Holder.Token != 0 {
 		holder = plain(string(head.Holder.Owner))
 	}
-	fmt.Fprintf(asks, "run %s has %d events, created %s; its lease is with %s.\nA purge cannot be undone.\n",
-		plain(string(head.ID)), head.LastSeq, plain(head.CreatedAt), holder)
+	fmt.Fprintf(asks, "run %s has the status %s and %d events, created %s; its lease is with %s.\nWork that is left in it: %s.\nA purge cannot be undone.\n",
+		plain(string(head.ID)), plain(tape.RunStatus(head.Status).String()), head.LastSeq, plain(head.CreatedAt), holder, left)
 	answer, err := ask(ctx, answers, asks, "Type the run's id to purge it: ")
 	if err != nil || answer != string(head.ID) {
 		return errors.New("the run was not purged: its id was not typed, and there was no --yes")
 	}
 	return nil
+}
+
+// queueWords describe the records in Tape's queues.
+var queueWords = map[runstore.IndexName]string{
+	tape.IndexPending: "effects that are PENDING", tape.IndexUnknown: "effects that are UNKNOWN", tape.IndexDispatch: "effects to dispatch",
+	tape.IndexObligations: "open obligations", tape.IndexStuckObligations: "obligations that are STUCK", tape.IndexTimers: "timers",
+}
+
+// unsettled describes the records of a run for which tapestore retain would keep it: those in queues, by
+// queue.
+func unsettled(ctx context.Context, store runstore.RunStore, run runstore.RunID) (string, error) {
+	mover, ok := runstore.As[runstore.Mover](store)
+	if !ok {
+		return "not known, the adapter of the store does not list it", nil
+	}
+	counts := map[string]int{}
+	for after := runstore.RecordKey(""); ; {
+		page, err := mover.ReadPlaced(ctx, run, after, runstore.MaxPage)
+		if err != nil {
+			return "", err
+		}
+		if len(page.Records) == 0 {
+			break
+		}
+		for _, record := range page.Records {
+			for _, place := range record.Index {
+				if tape.Settled(place.Index) {
+					continue
+				}
+				word := queueWords[place.Index]
+				if word == "" {
+					word = "records in the queue " + plain(string(place.Index))
+				}
+				counts[word]++
+			}
+			after = record.Key
+		}
+	}
+	var parts []string
+	for _, word := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[word], word))
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none"), nil
 }

@@ -3,12 +3,14 @@ package command
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/admin"
+	"github.com/tapestore/tapestore/tape"
 )
 
 // A purge refuses a live lease, ends it if it may, leaves the token, and is recorded before and
@@ -105,5 +107,70 @@ func TestRunPurgeRefused(t *testing.T) {
 	}
 	if _, err := store.GetRun(t.Context(), "run-1"); err != nil {
 		t.Errorf("the run afterwards: %v", err)
+	}
+}
+
+// answers is the input of a person. before is called ahead of the first read.
+type answers struct {
+	io.Reader
+	before func()
+}
+
+func (a *answers) Read(p []byte) (int, error) {
+	if a.before != nil {
+		a.before()
+		a.before = nil
+	}
+	return a.Reader.Read(p)
+}
+
+// TestRunPurgeShowsWhatItDeletes checks that the question shows the run's status and the work that is left,
+// and that what arrives after the question is not purged unseen.
+func TestRunPurgeShowsWhatItDeletes(t *testing.T) {
+	t.Parallel()
+	const url = "memory:run-purge-shows"
+	store := openNew(t, url)
+	spec := runstore.RunSpec{ID: "run-1", Status: runstore.Status(tape.RunStuck)}
+	spec.Writes.Append("began", nil)
+	due := runstore.After(0)
+	for key, index := range map[runstore.RecordKey]runstore.IndexName{
+		"a": tape.IndexUnknown, "b": tape.IndexUnknown, "c": tape.IndexObligations, "d": tape.IndexStuckObligations, "e": "another", "f": tape.IndexEnded,
+	} {
+		spec.Writes.Put(key, nil, runstore.Place{Index: index, At: due})
+	}
+	if _, err := store.CreateRun(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	arrive := func() {
+		b := runstore.NewBatch("run-1", runstore.Unguarded("a signal"))
+		b.Append("signal", nil)
+		if _, err := store.Commit(t.Context(), b); err != nil {
+			t.Error(err)
+		}
+	}
+	purge := func(before func()) (out, asked string, err error) {
+		var o, e strings.Builder
+		root := newRoot()
+		root.SetIn(&answers{strings.NewReader("run-1\n"), before})
+		root.SetOut(&o)
+		root.SetErr(&e)
+		root.SetArgs([]string{"run", "purge", "run-1", "--operator", "ada", "--reason", "r", "--store", url})
+		err = root.ExecuteContext(t.Context())
+		return o.String(), e.String(), err
+	}
+	out, asked, err := purge(arrive)
+	const left = "Work that is left in it: 2 effects that are UNKNOWN, 1 obligations that are STUCK, 1 open obligations, 1 records in the queue another.\n"
+	if !strings.Contains(asked, "run run-1 has the status stuck and 1 events, ") || !strings.Contains(asked, left) {
+		t.Errorf("the question: got %q", asked)
+	}
+	if exitStatus(err) != exitRefused || out != "" || !strings.Contains(err.Error(), "an event arrived after the question, which had shown 1 events") {
+		t.Errorf("an event arrived after the question: got %q, %v", out, err)
+	}
+	if head, err := store.GetRun(t.Context(), "run-1"); err != nil || head.LastSeq != 2 {
+		t.Fatalf("a refused purge has changed the run: %+v, %v", head, err)
+	}
+	out, asked, err = purge(nil)
+	if err != nil || !strings.Contains(asked, " and 2 events, ") || !strings.HasPrefix(out, "run run-1 was purged with 2 events; ") {
+		t.Errorf("the repeat: got %q, %q, %v", out, asked, err)
 	}
 }

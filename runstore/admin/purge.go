@@ -57,6 +57,11 @@ type PurgeRequest struct {
 	// Token is the run's last token as the operator has read it. If a grant was made since, nothing
 	// is purged.
 	Token runstore.Token
+	// Next is the seq of the run's next event as the operator has read it; 0 is no condition. If an event was
+	// appended since, nothing is purged. Purge compares Next at its grant and again when it deletes the run.
+	// The second comparison is left out if Purge has completed a step over two runs, which may have appended
+	// events.
+	Next runstore.Seq
 	// Preempt purges a run whose lease is live. Its holder's next write is refused.
 	Preempt bool
 	// Operator names the person who decides, and Reason says why: 1 to runstore.MaxOwner bytes of
@@ -90,7 +95,8 @@ type Purged struct {
 //   - ErrInvalid or ErrTooLarge: a field of the request;
 //   - ErrNotFound: there is no such run;
 //   - ErrLeaseHeld: the lease is live, and the request does not preempt;
-//   - ErrConflict: a grant was made since the operator read the token;
+//   - ErrConflict: a grant was made since the operator read the token, or an event was appended since the
+//     operator read the next seq;
 //   - ErrUnknownOutcome: the run may have been purged; repeat the request, with the present token;
 //   - any other error: the run was not purged. A lease that the request has preempted is lost,
 //     and the next holder recovers the run.
@@ -109,6 +115,9 @@ func Purge(ctx context.Context, store runstore.RunStore, req PurgeRequest) (Purg
 	if req.Preempt {
 		acquire.Preempt = req.Reason
 	}
+	if req.Next > 0 {
+		acquire.Guards = append(acquire.Guards, runstore.AtSeq(req.Next))
+	}
 	granted, err := store.AcquireLease(ctx, acquire)
 	if runstore.OutcomeOf(err) == runstore.Unknown { // the repeat is safe under the same grant id
 		granted, err = store.AcquireLease(ctx, acquire)
@@ -118,7 +127,8 @@ func Purge(ctx context.Context, store runstore.RunStore, req PurgeRequest) (Purg
 	}
 	// Without the run's intent, the next driver could not find the step, and the former holder could
 	// still apply it to the other run.
-	if _, err := crossrun.Recover(ctx, store, granted.Fence()); err != nil {
+	completed, err := crossrun.Recover(ctx, store, granted.Fence())
+	if err != nil {
 		release(ctx, store, granted.Lease)
 		return Purged{}, notPurged(fmt.Errorf("the run's step over two runs could not be completed: %w", err))
 	}
@@ -134,7 +144,11 @@ func Purge(ctx context.Context, store runstore.RunStore, req PurgeRequest) (Purg
 		release(ctx, store, granted.Lease)
 		return Purged{}, notPurged(fmt.Errorf("the intent could not be recorded: %w", err))
 	}
-	if err := purge(ctx, store, granted.Lease); err != nil {
+	next := req.Next // events without a fence may arrive under the grant, too
+	if completed.ID != "" {
+		next = 0
+	}
+	if err := purge(ctx, store, granted.Lease, next); err != nil {
 		if runstore.OutcomeOf(err) == runstore.NotApplied {
 			release(ctx, store, granted.Lease)
 			entry.Stage, entry.Problem = StageFailed, err.Error()
@@ -165,9 +179,13 @@ func (e stepError) Is(target error) bool {
 	return !slices.Contains(runstore.Kinds(), target) && errors.Is(e.err, target)
 }
 
-// purge deletes what the run has. After an unknown outcome it looks whether the run is gone.
-func purge(ctx context.Context, store runstore.RunStore, lease runstore.Lease) error {
+// purge deletes what the run has, if its next event has the seq next; 0 is no condition. After an unknown
+// outcome it looks whether the run is gone.
+func purge(ctx context.Context, store runstore.RunStore, lease runstore.Lease, next runstore.Seq) error {
 	batch := runstore.NewBatch(lease.Run, lease.Fence(), crossrun.Idle())
+	if next > 0 {
+		batch.Require(runstore.AtSeq(next))
+	}
 	batch.Purge = true
 	_, err := store.Commit(ctx, batch)
 	if err == nil || runstore.OutcomeOf(err) == runstore.NotApplied {
@@ -241,6 +259,9 @@ func (req PurgeRequest) check() error {
 	}
 	if req.Token < 0 {
 		refuse(runstore.ErrInvalid, "token", "%d is negative", int64(req.Token))
+	}
+	if req.Next < 0 {
+		refuse(runstore.ErrInvalid, "next seq", "%d is negative", int64(req.Next))
 	}
 	for _, text := range []struct{ field, value string }{{"operator", string(req.Operator)}, {"reason", req.Reason}} {
 		switch {

@@ -68,9 +68,10 @@ func ConnectorsClosed(s *ReadPoolStore) bool {
 // ErrBehind is the error of a read from a node that is further behind than the bound, or may be.
 var ErrBehind = errBehind
 
-// ReadFrom calls read with a connection of pool, if that node is surely at most bound behind.
-func ReadFrom(ctx context.Context, pool *pgxpool.Pool, bound time.Duration, read func(context.Context, *pgx.Conn) error) error {
-	return (&readPool{pool: pool, logger: slog.New(slog.DiscardHandler)}).read(ctx, bound, read)
+// NewReadPool returns a read pool with the connections of pool. pooled is whether a proxy may send
+// each transaction to another node.
+func NewReadPool(pool *pgxpool.Pool, pooled bool, logger *slog.Logger) ReadPoolPauses {
+	return ReadPoolPauses{&readPool{pool: pool, pooled: pooled, logger: logger}}
 }
 
 // ReadPoolPauses is a read pool with its pauses after failures.
@@ -93,7 +94,7 @@ func (p ReadPoolPauses) Paused() bool { return p.paused() }
 // PoolOf returns the read pool of a store.
 func PoolOf(s *ReadPoolStore) ReadPoolPauses { return ReadPoolPauses{s.pool} }
 
-// Read calls read with a connection of the pool, if that node is surely at most bound behind.
+// Read calls read with a connection of the pool, if that node measures a lag of at most bound.
 func (p ReadPoolPauses) Read(ctx context.Context, bound time.Duration, read func(context.Context, *pgx.Conn) error) error {
 	return p.read(ctx, bound, read)
 }

@@ -53,7 +53,8 @@ type Options struct {
 	// It is meant for platforms that stop the CPU between requests.
 	Lazy bool
 	// ReadPool names a read pool of the same cluster, in the same form as Instance or Host. It
-	// requires OpenWithReadPool. With Host the caller ensures that it is of the same cluster.
+	// requires OpenWithReadPool. With Host, and if one name has the project's number and the other
+	// its id, the caller ensures that it is of the same cluster.
 	ReadPool string
 	// MaxConns bounds the connections to the primary, and separately those to the read pool. 0
 	// means the driver's default, which is 4 or one per CPU, plus [postgres.ReservedConns].
@@ -109,7 +110,8 @@ func (o *Options) check() error {
 	}
 	if o.ReadPool != "" && (o.Instance == "") != (o.Host == "") {
 		problem := checkTarget("read_pool", o.ReadPool)
-		if cluster := clusterOf(o.Instance); problem == nil && o.Instance != "" && clusterOf(o.ReadPool) != cluster {
+		if problem == nil && o.Instance != "" && checkInstance("instance", o.Instance) == nil && !mayShareCluster(o.Instance, o.ReadPool) {
+			cluster, _, _ := strings.Cut(o.Instance, "/instances/")
 			problem = adapter.Invalid("read_pool", "%q is not in the cluster %s of the instance", o.ReadPool, cluster)
 		}
 		problems = append(problems, problem)
@@ -170,10 +172,20 @@ func checkInstance(key, name string) error {
 	return nil
 }
 
-// clusterOf returns the name of an instance's cluster, which begins the instance's name.
-func clusterOf(instance string) string {
-	cluster, _, _ := strings.Cut(instance, "/instances/")
-	return cluster
+// mayShareCluster reports whether the full names of two instances may be of one cluster. A project
+// has an id and a number, and only the Admin API knows which belong together: an id and a number are
+// therefore not compared.
+func mayShareCluster(a, b string) bool {
+	one, other := strings.Split(a, "/"), strings.Split(b, "/")
+	if isNumber(one[1]) != isNumber(other[1]) {
+		other[1] = one[1]
+	}
+	return slices.Equal(one[:6], other[:6]) // up to the cluster's name
+}
+
+// isNumber reports whether a project is named by its number. An id has a letter.
+func isNumber(project string) bool {
+	return !strings.ContainsFunc(project, func(r rune) bool { return r < '0' || r > '9' })
 }
 
 // isName reports whether s can be part of a resource name without changing its meaning. A project

@@ -29,6 +29,9 @@ const (
 	// pause doubles with each failure in a row.
 	minPoolPause = 250 * time.Millisecond
 	maxPoolPause = 30 * time.Second
+	// clockLogPause is how often a node's slow clock is logged: every hour, because reads with small
+	// bounds may find it many times a second.
+	clockLogPause = time.Hour
 )
 
 var (
@@ -41,12 +44,14 @@ type readPool struct {
 	route
 	pool   *pgxpool.Pool
 	store  *postgres.Store // for its read statements
+	pooled bool            // a proxy may send each transaction to another node
 	logger *slog.Logger
 	clock  localclock.Clock // this process's clock
 
 	mu          sync.Mutex
 	pause       time.Duration      // after the next failure; 0 if the last read succeeded
 	pausedUntil localclock.Reading // no reads before this time
+	clockLogged localclock.Reading // when a node's slow clock was last logged
 }
 
 // openReadPool opens the pool's connections. It returns only errors that waiting does not fix: a
@@ -73,7 +78,7 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = poolConnectTimeout
 	}
-	p := &readPool{route: r, store: store, logger: opts.logger(), clock: opts.clock()}
+	p := &readPool{route: r, store: store, pooled: pg.Pooled, logger: opts.logger(), clock: opts.clock()}
 	if p.pool, err = pgxpool.NewWithConfig(ctx, r.config); err != nil {
 		r.close()
 		return nil, err
@@ -97,16 +102,17 @@ func (p *readPool) close() {
 	p.route.close()
 }
 
-// ReadJournalStale implements runstore.StaleReader. It reads from the read pool if the node is
-// surely at most bound behind, and otherwise from the primary, which is always up to date: when the
-// pool cannot be reached or does not respond within two seconds, when the node is too far behind or
-// cannot tell how far, and when it does not have the run. Event.Position is 0, wherever the events
-// come from.
+// ReadJournalStale implements runstore.StaleReader. It reads from the read pool if the node
+// measures a lag of at most bound, and otherwise from the primary, which is always up to date: when
+// the pool cannot be reached or does not respond within two seconds, when the node is too far behind
+// or cannot measure how far, and when it does not have the run. Event.Position is 0, wherever the
+// events come from.
 //
 // Both clocks are AlloyDB's: the lag is the difference between the node's time and the primary's
-// time at the last commit, or the last message, that the node has replayed. It is wrong by the
-// difference between the two clocks. So a node in recovery is never read at bound 0, and at another
-// bound the events may be older by as much as the node's clock is slow.
+// time at the last commit that the node has replayed. It is wrong by the difference between the two
+// clocks. So a node in recovery is never read at bound 0, and at another bound the events may be
+// older by as much as the node's clock is slow. While nothing is committed in the cluster, the lag
+// grows, because nothing shows that the node lacks nothing.
 func (s *ReadPoolStore) ReadJournalStale(ctx context.Context, id runstore.RunID, from runstore.Seq, limit int, bound time.Duration) (events []runstore.Event, err error) {
 	if bound < 0 {
 		return nil, &runstore.OpError{Op: "read journal", Run: id, Err: negative(bound)}
@@ -149,7 +155,7 @@ func (s *ReadPoolStore) ScanIndexStale(ctx context.Context, q runstore.IndexQuer
 
 func negative(bound time.Duration) error { return adapter.Invalid("bound", "%v is negative", bound) }
 
-// read calls read with a connection to the read pool, if that node is surely at most bound behind.
+// read calls read with a connection to the read pool, if that node measures a lag of at most bound.
 func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx context.Context, conn *pgx.Conn) error) error {
 	if p.paused() {
 		return errPaused
@@ -157,19 +163,21 @@ func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx 
 	bounded, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
 	err := p.pool.AcquireFunc(bounded, func(conn *pgxpool.Conn) error {
-		// The connection leads to one node of the pool, so the node whose lag is measured is the
-		// node that is read.
-		recovery, lag, known, err := lagOf(bounded, conn.Conn())
-		if recovery && bound == 0 { // two clocks never show that a node lacks nothing
-			known = false
-		}
-		if err == nil && (!known || lag > bound) {
-			err = errBehind
-		}
-		if err == nil {
-			err = read(bounded, conn.Conn())
-		}
-		return err
+		return p.onOneNode(bounded, conn.Conn(), func() error {
+			recovery, lag, known, err := lagOf(bounded, conn.Conn())
+			switch {
+			case err != nil:
+				return err
+			case recovery && bound == 0: // two clocks never show that a node lacks nothing
+				return errBehind
+			case !known || lag > bound:
+				return errBehind
+			case -lag > bound: // the skew alone exceeds the bound
+				p.logSlowClock(-lag, bound)
+				return errBehind
+			}
+			return read(bounded, conn.Conn())
+		})
 	})
 	switch {
 	case err == nil, errors.Is(err, errBehind), errors.Is(err, runstore.ErrNotFound):
@@ -184,11 +192,36 @@ func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx 
 	return err
 }
 
+// onOneNode calls f so that all its statements run on one node: the node whose lag is measured must
+// be the node that is read. A connection leads to one node, unless a proxy pools transactions. Then
+// f runs in one transaction. It is READ COMMITTED, so the read sees what the node has replayed by
+// then, which is at least what the lag was measured of.
+func (p *readPool) onOneNode(ctx context.Context, conn *pgx.Conn, f func() error) error {
+	if !p.pooled {
+		return f()
+	}
+	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}
+	return pgx.BeginTxFunc(ctx, conn, options, func(pgx.Tx) error { return f() })
+}
+
+// logSlowClock logs that a node's clock is slow by at least skew, at most once in clockLogPause.
+func (p *readPool) logSlowClock(skew, bound time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.clock.Since(p.clockLogged) < clockLogPause {
+		return
+	}
+	p.clockLogged = p.clock.Read()
+	p.logger.Warn("tapestore: the clock of a node of the read pool is slow by more than the bound of a read; the primary is read",
+		"slow by at least", skew, "bound", bound)
+}
+
 // lagOf returns whether a node is in recovery, and how far it is behind the primary. known is false
-// if the node does not show how far, or if its clock is so slow that the lag is negative.
+// if the node does not show how far. The lag is negative if the node's clock is slow by more than
+// the node is behind.
 func lagOf(ctx context.Context, conn *pgx.Conn) (recovery bool, lag time.Duration, known bool, err error) {
 	var micros *int64
-	if err := conn.QueryRow(ctx, sqlStandbyLag).Scan(&recovery, &micros); err != nil || micros == nil || *micros < 0 {
+	if err := conn.QueryRow(ctx, sqlStandbyLag).Scan(&recovery, &micros); err != nil || micros == nil {
 		return recovery, 0, false, err
 	}
 	return recovery, time.Duration(*micros) * time.Microsecond, true, nil

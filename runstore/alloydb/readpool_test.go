@@ -1,11 +1,13 @@
 package alloydb_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"log/slog"
 	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,11 +102,12 @@ func TestPausesOfAFailingReadPool(t *testing.T) {
 	})
 }
 
-// shadowed opens a database in which functions of public come before PostgreSQL's of the same name,
-// and returns a read of it at a bound.
-func shadowed(t *testing.T) (create func(functions ...string), read func(bound time.Duration) error) {
+// shadowed opens a database in which functions of public come before PostgreSQL's of the same name.
+// It returns a read of it at a bound, which writes to log, and the database's address.
+func shadowed(t *testing.T, log slog.Handler) (create func(functions ...string), read func(bound time.Duration) error, address string) {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), engines.NewPostgresDatabase(t, standIn(t).Postgres()))
+	address = engines.NewPostgresDatabase(t, standIn(t).Postgres())
+	pool, err := pgxpool.New(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,19 +125,25 @@ func shadowed(t *testing.T) (create func(functions ...string), read func(bound t
 		}
 		pool.Reset() // the setting is for new connections
 	}
+	p := alloydb.NewReadPool(pool, false, slog.New(log))
 	return create, func(bound time.Duration) error {
-		return alloydb.ReadFrom(t.Context(), pool, bound, func(context.Context, *pgx.Conn) error { return nil })
-	}
+		return p.Read(t.Context(), bound, func(context.Context, *pgx.Conn) error { return nil })
+	}, address
 }
 
 const inRecovery = "pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'"
+
+// at returns the rest of a function that returns a time, by the interval from the node's time.
+func at(interval string) string {
+	return "RETURNS timestamptz LANGUAGE sql AS $$SELECT timestamptz '2026-01-01 12:00:00Z' + interval '" + interval + "'$$"
+}
 
 // TestNodeOfUnknownLagIsNotRead checks that a node of which the lag is unknown is not read
 // at any bound. The node is a primary that takes itself for a standby: it has replayed
 // nothing and receives nothing.
 func TestNodeOfUnknownLagIsNotRead(t *testing.T) {
 	t.Parallel()
-	create, read := shadowed(t)
+	create, read, _ := shadowed(t, slog.DiscardHandler)
 	if err := read(runstore.MaxTTL); err != nil {
 		t.Errorf("a primary: got %v, want that it is read", err)
 	}
@@ -144,28 +153,53 @@ func TestNodeOfUnknownLagIsNotRead(t *testing.T) {
 	}
 }
 
+// TestMessagesDoNotShortenTheLag checks that a node is as far behind as what it has replayed,
+// whatever its receiver reports. The report is that of a receiver which starts again every few
+// seconds, because the primary has removed the log that the node needs.
+func TestMessagesDoNotShortenTheLag(t *testing.T) {
+	t.Parallel()
+	create, read, address := shadowed(t, slog.DiscardHandler)
+	run(t, connect(t, address), `CREATE VIEW public.pg_stat_wal_receiver AS
+		SELECT '0/1'::pg_lsn AS latest_end_lsn, timestamptz '2026-01-01 12:00:00Z' AS last_msg_send_time`)
+	create(inRecovery, "clock_timestamp() "+at("0"), "pg_last_xact_replay_timestamp() "+at("-1 min"),
+		"pg_last_wal_replay_lsn() RETURNS pg_lsn LANGUAGE sql AS $$SELECT '0/1'::pg_lsn$$")
+	for bound, want := range map[time.Duration]error{time.Minute - time.Microsecond: alloydb.ErrBehind, time.Minute: nil} {
+		if err := read(bound); !errors.Is(err, want) {
+			t.Errorf("a node that replayed its last commit a minute ago, bound %v: got %v, want %v", bound, err, want)
+		}
+	}
+}
+
 // TestNodeWithASlowClock checks that a standby is never read at bound 0, because its lag is measured
-// with two clocks, and not at any bound if its clock is so slow that the lag is negative.
+// with two clocks, that a negative lag sends reads to the primary only if the skew that it shows
+// exceeds the bound, and that this is logged, but not for every read.
 func TestNodeWithASlowClock(t *testing.T) {
 	t.Parallel()
-	create, read := shadowed(t)
-	const fixed = " RETURNS timestamptz LANGUAGE sql AS $$SELECT timestamptz '2026-01-01 12:00:00Z' + interval '%s'$$"
-	create(inRecovery, "clock_timestamp()"+fmt.Sprintf(fixed, "0"))
+	var log bytes.Buffer
+	create, read, _ := shadowed(t, slog.NewTextHandler(&log, nil))
+	create(inRecovery, "clock_timestamp() "+at("0"))
 	for _, c := range []struct {
 		replayed string // time of the last replayed commit, from the node's time
 		bound    time.Duration
 		want     error
+		logged   int // warnings so far
 	}{
-		{"5 ms", 0, alloydb.ErrBehind},
-		{"5 ms", runstore.MaxTTL, alloydb.ErrBehind},
-		{"0", 0, alloydb.ErrBehind},
-		{"0", time.Microsecond, nil},
-		{"-5 ms", 5 * time.Millisecond, nil},
-		{"-5 ms", 5*time.Millisecond - time.Microsecond, alloydb.ErrBehind},
+		{"5 ms", 0, alloydb.ErrBehind, 0},
+		{"5 ms", runstore.MaxTTL, nil, 0},
+		{"5 ms", 5 * time.Millisecond, nil, 0},
+		{"0", 0, alloydb.ErrBehind, 0},
+		{"0", time.Microsecond, nil, 0},
+		{"-5 ms", 5 * time.Millisecond, nil, 0},
+		{"-5 ms", 5*time.Millisecond - time.Microsecond, alloydb.ErrBehind, 0},
+		{"5 ms", 5*time.Millisecond - time.Microsecond, alloydb.ErrBehind, 1},
+		{"6 ms", 5 * time.Millisecond, alloydb.ErrBehind, 1},
 	} {
-		create("pg_last_xact_replay_timestamp()" + fmt.Sprintf(fixed, c.replayed))
+		create("pg_last_xact_replay_timestamp() " + at(c.replayed))
 		if err := read(c.bound); !errors.Is(err, c.want) {
 			t.Errorf("replayed a commit of %s from now, bound %v: got %v, want %v", c.replayed, c.bound, err, c.want)
+		}
+		if got := strings.Count(log.String(), "level=WARN"); got != c.logged {
+			t.Errorf("replayed a commit of %s from now, bound %v: %d warnings so far, want %d:\n%s", c.replayed, c.bound, got, c.logged, &log)
 		}
 	}
 }

@@ -37,6 +37,11 @@ func TestParseURL(t *testing.T) {
 			Instance: "projects/example.com:p/locations/r/clusters/c/instances/i", User: "u", Database: "d"},
 		"alloydb://u@" + instance + "/d?auth=password&ip=psc&refresh=lazy&read_pool=" + pool: {
 			Instance: instance, User: "u", Database: "d", IP: alloydb.PSC, Lazy: true, ReadPool: pool},
+		// A project's number and its id are not compared.
+		"alloydb://u@" + instance + "/d?read_pool=projects/123/locations/r/clusters/c/instances/pool": {
+			Instance: instance, User: "u", Database: "d", ReadPool: "projects/123/locations/r/clusters/c/instances/pool"},
+		"alloydb://u@projects/123/locations/r/clusters/c/instances/i/d?read_pool=" + pool: {
+			Instance: "projects/123/locations/r/clusters/c/instances/i", User: "u", Database: "d", ReadPool: pool},
 		"alloydb://u@" + instance + "/d?ip=public&refresh=ahead&pool_max_conns=7&schema=s&migrate=no&pooled=yes&retry_timeout=5s": {
 			Instance: instance, User: "u", Database: "d", IP: alloydb.PublicIP, Params: url.Values{"pool_max_conns": {"7"}},
 			Postgres: &postgres.Options{Schema: "s", NoMigrate: true, Pooled: true, RetryTimeout: 5 * time.Second}},
@@ -92,11 +97,15 @@ func TestParseURLRefuses(t *testing.T) {
 		"alloydb://u@" + instance + "/d?read_pool=pool":   {`read_pool: "pool" is no full name`},
 		"alloydb://u@" + instance + "/d?read_pool=projects/p/locations/r/clusters/other/instances/pool": {
 			"read_pool: ", "is not in the cluster projects/p/locations/r/clusters/c of the instance"},
-		"alloydb://u@" + instance + "/d?read_pool=projects/p/locations/s/clusters/c/instances/pool": {"read_pool: ", "is not in the cluster"},
-		"alloydb://u@" + instance + "/d?read_pool=projects/q/locations/r/clusters/c/instances/pool": {"read_pool: ", "is not in the cluster"},
-		"alloydb://u@h/d?read_pool=" + pool:                                  {"read_pool: ", "is no address"},
-		"alloydb://sa@p.iam.gserviceaccount.com@" + instance + "/d?auth=iam": {"user: ", "write sa@p.iam"},
-		"alloydb://u:hunter2@" + instance + "/d?auth=iam":                    {"password: goes without auth=iam"},
+		"alloydb://u@" + instance + "/d?read_pool=projects/p/locations/s/clusters/c/instances/pool":       {"read_pool: ", "is not in the cluster"},
+		"alloydb://u@" + instance + "/d?read_pool=projects/q/locations/r/clusters/c/instances/pool":       {"read_pool: ", "is not in the cluster"},
+		"alloydb://u@" + instance + "/d?read_pool=projects/123/locations/r/clusters/other/instances/pool": {"read_pool: ", "is not in the cluster"},
+		"alloydb://u@projects/123/locations/r/clusters/c/instances/i/d?read_pool=projects/124/locations/r/clusters/c/instances/pool": {
+			"read_pool: ", "is not in the cluster projects/123/locations/r/clusters/c of the instance"},
+		"alloydb://u@projects/p/locations/r/d?instance=projects/p&read_pool=" + pool: {"instance: "},
+		"alloydb://u@h/d?read_pool=" + pool:                                          {"read_pool: ", "is no address"},
+		"alloydb://sa@p.iam.gserviceaccount.com@" + instance + "/d?auth=iam":         {"user: ", "write sa@p.iam"},
+		"alloydb://u:hunter2@" + instance + "/d?auth=iam":                            {"password: goes without auth=iam"},
 		// A password that is not escaped.
 		"alloydb://u:hunter2/x@h/d":                   {form},
 		"alloydb://u:2/hunter2@h/d":                   {form},

@@ -6,7 +6,7 @@
 //
 // A [Reading] therefore keeps two values apart, as a time.Time does: the time of day, which tests
 // replace ([New]) to set it wrong, and a monotonic reading, which steps do not change. Durations
-// come from the monotonic reading alone. A Reading is not a time.Time, so that it cannot be
+// come from the monotonic reading alone, except for [Clock.LeastUntil]. A Reading is not a time.Time, so that it cannot be
 // compared with a time of the store by mistake: that requires a call of Wall.
 //
 // The adapters of this module read no other clock of their process; package internal/clocklint
@@ -36,6 +36,15 @@ func (c Clock) Since(r Reading) time.Duration { return c.Read().Sub(r) }
 
 // Until returns the time left until r; it may be negative.
 func (c Clock) Until(r Reading) time.Duration { return r.Sub(c.Read()) }
+
+// LeastUntil returns the time left until r, as Until does or by the time of day, whichever is less;
+// it may be negative. It bounds an action that must not happen after r. Until alone does not, because
+// the monotonic clock may stop while the machine is suspended. A result of 0 or less does not prove
+// that r has passed: the time of day may have been set ahead.
+func (c Clock) LeastUntil(r Reading) time.Duration {
+	now := c.Read()
+	return min(r.Sub(now), r.Wall().Sub(now.Wall()))
+}
 
 // Reading is one reading of a process's clock. The zero Reading is before all others.
 type Reading struct {

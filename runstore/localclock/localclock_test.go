@@ -45,6 +45,35 @@ func TestStepsMoveNoDuration(t *testing.T) {
 	}
 }
 
+// TestLeastUntil checks that a step ahead of the time of day, which is what a suspend looks like where
+// the monotonic clock stops, shortens the time left, and that a step back does not prolong it.
+func TestLeastUntil(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name       string
+		step, want time.Duration // want is what is left 5 s into a minute
+	}{
+		{"not at all", 0, 55 * time.Second},
+		{"ahead", 10 * time.Second, 45 * time.Second},
+		{"past the end", time.Hour, -(time.Hour - 55*time.Second)},
+		{"back", -time.Hour, 55 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				skew := time.Duration(0)
+				c := localclock.New(func() time.Time { return time.Now().Add(skew) })
+				end := c.Read().Add(time.Minute)
+				time.Sleep(5 * time.Second)
+				skew = tc.step
+				if got := c.LeastUntil(end); got != tc.want {
+					t.Errorf("got %v, want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
 // The zero clock is the system's, and the zero reading long ago.
 func TestZero(t *testing.T) {
 	t.Parallel()

@@ -104,10 +104,8 @@ func watchCommits(ctx context.Context, method string, req, reply any, cc *grpc.C
 	}
 	f.seen.Store(true)
 	if until := f.leaseEnd.Load(); until != nil {
-		// The monotonic clock may stop while the machine is suspended, so the time of day counts too.
-		// If it was merely set ahead, the write is attempted again.
-		now := f.here.Read()
-		bound, cancel := context.WithTimeout(ctx, min(until.Sub(now), until.Wall().Sub(now.Wall())))
+		// If the time of day was merely set ahead, the write is attempted again.
+		bound, cancel := context.WithTimeout(ctx, f.here.LeastUntil(*until))
 		defer cancel()
 		ctx = bound
 	}

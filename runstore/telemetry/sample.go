@@ -66,7 +66,7 @@ func (s *Sampler) Sample(ctx context.Context) error {
 	}
 	longest := time.Duration(0)
 	for i := range entries {
-		longest = max(longest, now.Sub(waitingSince(entries[i].Head)))
+		longest = max(longest, now.Sub(entries[i].Head.WaitingSince()))
 	}
 	s.waiting.Record(ctx, int64(len(entries)), s.labels)
 	s.oldest.Record(ctx, longest.Seconds(), s.labels)
@@ -83,13 +83,4 @@ func (s *Sampler) Sample(ctx context.Context) error {
 	}
 	s.epoch.Record(ctx, int64(epoch), s.labels)
 	return nil
-}
-
-// waitingSince returns the time since which a runnable run has had no holder. A lease that was
-// released early counts until the expiry that it had.
-func waitingSince(run runstore.Run) time.Time {
-	if run.ExpiresAt.After(run.RunnableAt) {
-		return run.ExpiresAt
-	}
-	return run.RunnableAt
 }

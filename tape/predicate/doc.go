@@ -4,7 +4,9 @@
 // An expression has the variables global_seq, seq, ts_ms and schema_version (int), run_id, kind,
 // subject and trace_id (string), and payload: the parsed payload of the entry, null if the payload
 // is not JSON. A JSON integer is an int if it fits into 64 bits; every other number is a double.
-// The functions and macros are CEL's standard ones. Blank text is true for every entry.
+// The functions and macros are CEL's standard ones. A comprehension visits the keys of an object of
+// the payload in sorted order, and those of a map in the text in their order there. Blank text is true
+// for every entry.
 //
 // # Faults
 //

@@ -80,7 +80,47 @@ func programOptions() []cel.ProgramOption {
 		cel.CostTracking(estimator{constants}),
 		cel.CostLimit(MaxCost),
 		cel.InterruptCheckFrequency(MaxCost),
+		cel.CustomDecoratorV2(orderMaps),
 	}
+}
+
+// orderMaps replaces the node of a map in an expression by one whose keys have an order.
+func orderMaps(node interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+	if m, ok := node.(interpreter.InterpretableConstructor); ok && m.Type() == types.MapType {
+		return mapNode{m}, nil
+	}
+	return node, nil
+}
+
+// mapNode is the node of a map in an expression.
+type mapNode struct {
+	interpreter.InterpretableConstructor
+}
+
+// Exec implements interpreter.InterpretableV2.
+func (n mapNode) Exec(frame *interpreter.ExecutionFrame) ref.Val {
+	vals := n.InitVals() // each key with its value
+	entries, keys := make(map[ref.Val]ref.Val, len(vals)/2), make([]ref.Val, 0, len(vals)/2)
+	for i := 0; i < len(vals); i += 2 {
+		key := vals[i].Exec(frame)
+		if types.IsError(key) {
+			return key
+		}
+		value := vals[i+1].Exec(frame)
+		if types.IsError(value) {
+			return value
+		}
+		if _, ok := entries[key]; !ok {
+			keys = append(keys, key)
+		}
+		entries[key] = value
+	}
+	return object{types.NewRefValMap(types.DefaultTypeAdapter, entries), types.NewRefValList(types.DefaultTypeAdapter, keys)}
+}
+
+// Eval implements interpreter.Interpretable.
+func (n mapNode) Eval(vars interpreter.Activation) ref.Val {
+	return n.Exec(interpreter.AsFrame(vars))
 }
 
 const (

@@ -3,6 +3,8 @@ package predicate
 import (
 	"encoding/json"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -102,28 +104,26 @@ func valueOf(v any) ref.Val {
 		}
 		return types.NewRefValList(types.DefaultTypeAdapter, all)
 	case map[string]any:
-		keys := make([]string, 0, len(v))
 		for k, e := range v {
 			v[k] = valueOf(e)
-			keys = append(keys, k)
 		}
-		return object{types.NewStringInterfaceMap(types.DefaultTypeAdapter, v), keys}
+		keys := slices.Sorted(maps.Keys(v))
+		return object{types.NewStringInterfaceMap(types.DefaultTypeAdapter, v), types.NewStringList(types.DefaultTypeAdapter, keys)}
 	default:
 		return types.NullValue
 	}
 }
 
-// object is a JSON object. All of its iterators share its keys. Each iterator of CEL's own map
+// object is a map with an order of its keys: the sorted order for a JSON object, and the order of the
+// text for a map in an expression. The iterators of CEL's own maps have a random order, and each of them
 // copies all keys, however few are used.
 type object struct {
 	traits.Mapper
-	keys []string
+	keys traits.Lister
 }
 
 // Iterator implements traits.Iterable.
-func (o object) Iterator() traits.Iterator {
-	return types.NewStringList(types.DefaultTypeAdapter, o.keys).Iterator()
-}
+func (o object) Iterator() traits.Iterator { return o.keys.Iterator() }
 
 // number returns the value of a number. An integer that does not fit into 64 bits is a double.
 func number(text string) ref.Val {

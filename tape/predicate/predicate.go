@@ -56,6 +56,13 @@ func (r Reason) String() string {
 	return [...]string{"compile", "eval", "cost", "not_bool"}[r]
 }
 
+// Error returns the reason in words. They contain nothing of the text or the entry.
+func (r Reason) Error() string {
+	return [...]string{
+		"the expression does not compile", "the evaluation failed", "the evaluation costs too much", "the result is not a bool",
+	}[r]
+}
+
 // Counts is the number of entries that were not selected because of a fault, by reason.
 type Counts [reasons]int64
 
@@ -142,25 +149,31 @@ func (p *Predicate) Counts() Counts { return p.faults.counts() }
 
 // Match reports whether the predicate selects an entry. A fault is no match and is counted.
 func (p *Predicate) Match(in *Input) bool {
+	selected, _ := p.Evaluate(in)
+	return selected
+}
+
+// Evaluate is Match, and also returns the fault, a [Reason], if there is one.
+func (p *Predicate) Evaluate(in *Input) (selected bool, fault error) {
 	if p.err != nil {
-		return p.fault(Compile)
+		return false, p.fault(Compile)
 	}
 	if p.program == nil {
-		return true
+		return true, nil
 	}
 	out, err := eval(p.program, in)
 	if err != nil {
 		var cancelled interpreter.EvalCancelledError
 		if errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded || errors.Is(err, errCost) {
-			return p.fault(Cost)
+			return false, p.fault(Cost)
 		}
-		return p.fault(Eval)
+		return false, p.fault(Eval)
 	}
-	selected, ok := out.(types.Bool)
+	value, ok := out.(types.Bool)
 	if !ok {
-		return p.fault(NotBool)
+		return false, p.fault(NotBool)
 	}
-	return bool(selected)
+	return bool(value), nil
 }
 
 // eval evaluates a program. CEL counts no cost for a step of a comprehension over constants, so the
@@ -189,10 +202,11 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-func (p *Predicate) fault(r Reason) bool {
+// fault counts a fault and returns it.
+func (p *Predicate) fault(r Reason) error {
 	p.faults[r].Add(1)
 	if p.total != nil {
 		p.total[r].Add(1)
 	}
-	return false
+	return r
 }

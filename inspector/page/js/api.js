@@ -81,10 +81,13 @@ export async function getBytes(params, signal) {
   return new Uint8Array(await response.arrayBuffer());
 }
 
+// breakTimeout, in ms, is twice that of the server, so that a connection that is lost ends a break.
+const breakTimeout = 60000;
+
 // postBreak breaks a lease.
 export async function postBreak(body) {
   const response = await request("break", {
-    method: "POST", body: JSON.stringify(body),
+    method: "POST", body: JSON.stringify(body), signal: AbortSignal.timeout(breakTimeout),
     headers: { "Content-Type": "application/json", "X-Tapestore-Inspector": "break" },
   });
   return response.json();

@@ -97,6 +97,12 @@ export function announce(text) {
   document.getElementById("announce").textContent = text;
 }
 
+// notice shows a message above every view, until it is dismissed.
+export function notice(level, text) {
+  const element = h("div", { class: "problem " + level }, h("p", null, text), h("button", { type: "button", on: { click: () => element.remove() } }, "Dismiss"));
+  document.getElementById("notices").append(element);
+}
+
 // problem returns an element that shows an error, with a button to try again.
 export function problem(error, again) {
   return h("div", { class: "problem bad", role: "alert" }, h("p", null, error.message),

@@ -5,6 +5,12 @@ import { get, live } from "./api.js";
 import { showTimeline, showRecords, recordEntry } from "./timeline.js";
 import { breakDialog } from "./break.js";
 
+// refreshAfter is how old a summary may get, in ms: work becomes late without a change of the run, 30 s
+// after it is due (lateAfter of the server). A summary may cost the store 4,000 records.
+const refreshAfter = 30000;
+// maxWait is how many seconds a request waits for a change of the run.
+const maxWait = 25;
+
 const prefixes = [["", "all"], ["decision/", "decisions"], ["effect/", "effects"], ["obligation/", "obligations"], ["gate/", "gates"], ["timer/", "timers"], ["budget", "budget"]];
 
 export async function showRun(place, { rest, query, signal, about }) {
@@ -16,12 +22,12 @@ export async function showRun(place, { rest, query, signal, about }) {
 
   const head = h("div"), holder = h("section", { class: "card", "aria-labelledby": "lease-title" });
   const last = h("section", { class: "card", "aria-labelledby": "last-title" });
-  const stuck = h("section", { class: "card", "aria-labelledby": "stuck-title" }, h("h2", { id: "stuck-title" }, "What is stuck"));
-  const terms = h("div"), below = h("div"), trouble = h("div");
+  const problems = h("div"), stuck = h("section", { class: "card", "aria-labelledby": "stuck-title" }, h("h2", { id: "stuck-title" }, "What is stuck"), problems);
+  const terms = h("div"), below = h("div"), trouble = h("div"), notes = h("div");
   const newer = h("button", { type: "button", class: "newer", hidden: true, on: { click: () => loadBelow() } }, "Newer events");
   const tab = (name, text, extra) => h("a", { href: address(["run", ref], extra), "aria-current": view === name ? "true" : null }, text);
   fill(place, h("p", { class: "crumbs" }, link(["runs"], {}, "Runs")), head, trouble,
-    h("div", { class: "cards" }, holder, stuck, last),
+    notes, h("div", { class: "cards" }, holder, stuck, last),
     h("section", { "aria-labelledby": "terms-title" }, h("h2", { id: "terms-title" }, "Terms"), terms),
     h("section", { "aria-labelledby": "below-title" },
       h("h2", { id: "below-title" }, view === "records" ? "Records" : "Timeline"),
@@ -39,17 +45,47 @@ export async function showRun(place, { rest, query, signal, about }) {
     else await showTimeline(below, ref, order, signal);
   };
   // A part that cannot be read says so, and the others go on.
-  const part = async (where, read) => {
+  const part = async (where, read, inner) => {
+    const alert = () => where.querySelector(":scope > .problem[role=alert]");
     try {
-      await read();
+      await read(inner);
+      alert()?.remove();
     } catch (error) {
       if (error.name === "AbortError" || error.kind === "unauthenticated") throw error;
-      where.querySelector(":scope > .problem[role=alert]")?.remove();
-      where.append(problem(error, () => part(where, read).catch(() => {})));
+      alert()?.remove();
+      where.append(problem(error, () => part(where, read, signal).catch(() => {})));
     }
   };
-  const readTerms = (inner) => part(terms, async () => showTerms(terms, ref, await get("terms", { run: ref }, inner), signal));
-  const readSummary = (inner) => part(stuck, async () => showStuck(stuck, ref, state, await get("summary", { run: ref }, inner), signal));
+
+  // termsOf and rowsOf are the states of the run for which the terms and the summary were last read. A
+  // read that was cut off, because the page was hidden, does not count. due is when the summary is read
+  // again, on the monotonic clock.
+  let termsOf = null, rowsOf = null, summary = null, due = 0;
+  const readTerms = async (inner) => {
+    const of = `${state.run.lease.token} ${state.run.lease.state}`;
+    if (termsOf === of) return;
+    await part(terms, async (inner) => showTerms(terms, ref, await get("terms", { run: ref }, inner), signal), inner);
+    termsOf = of;
+  };
+  const readSummary = async (inner) => {
+    const of = `${state.run.last_seq} ${state.run.lease.state}`;
+    if (rowsOf === of && performance.now() < due) return;
+    await part(stuck, async (inner) => {
+      summary = await get("summary", { run: ref }, inner);
+      showProblems();
+    }, inner);
+    rowsOf = of;
+    due = performance.now() + refreshAfter;
+  };
+  // showProblems shows what is stuck if that has changed: a record that is open below its problem stays.
+  let shownProblems = "";
+  const showProblems = () => {
+    const all = [...state.problems, ...(summary?.problems ?? [])];
+    const text = JSON.stringify([all, summary?.counts, summary?.omitted, summary?.records_more && summary.records_read]);
+    if (text === shownProblems) return;
+    shownProblems = text;
+    showStuck(problems, ref, all, summary, signal);
+  };
 
   // show shows a state of the run. It says aloud only what changes the answer to "who holds it".
   const show = (next) => {
@@ -61,8 +97,9 @@ export async function showRun(place, { rest, query, signal, about }) {
         .filter(([, v]) => v).map(([name, v]) => [h("span", { class: "quiet" }, name), " ", v, " · "]),
       count(r.last_seq), " events · created ", when(r.created), r.tape?.ended && [" · ended ", when(r.tape.ended)], r.note && h("span", { class: "quiet" }, " · " + r.note)),
     r.tape?.detail && h("p", { class: "one-line" }, r.tape.detail));
-    refill(holder, leaseCard(r, about, ref));
+    refill(holder, leaseCard(r, about, ref, notes));
     refill(last, lastCard(next.last));
+    showProblems();
     if (before) {
       const l = r.lease, was = before.run.lease;
       if (l.token !== was.token || l.state !== was.state || l.owner !== was.owner) announce(leaseSentence(l));
@@ -76,20 +113,20 @@ export async function showRun(place, { rest, query, signal, about }) {
   const failed = (error) => fill(trouble, error && problem(error));
   await Promise.all([readTerms(signal), readSummary(signal), loadBelow()]);
 
+  let seen = first.tag; // the last state of which the parts were read, too
   live(signal, 300, async (inner) => {
+    const wait = Math.min(maxWait, Math.max(0, Math.ceil((due - performance.now()) / 1000)));
     let next;
     try {
-      next = await get("run", { run: ref, seen: state.tag, wait: 25 }, inner);
+      next = await get("run", { run: ref, seen, wait }, inner);
     } catch (error) {
       if (error.kind !== "busy") throw error;
       await new Promise((resolve) => setTimeout(resolve, 3000)); // too many pages wait
       next = await get("run", { run: ref }, inner);
     }
-    if (next.tag === state.tag) return;
-    const token = state.run.lease.token, holds = state.run.lease.state, seq = state.run.last_seq;
-    show(next);
-    if (next.run.lease.token !== token || next.run.lease.state !== holds) await readTerms(inner);
-    if (next.run.last_seq !== seq || next.run.lease.state !== holds) await readSummary(inner);
+    if (next.tag !== state.tag) show(next);
+    await Promise.all([readTerms(inner), readSummary(inner)]);
+    seen = next.tag;
   }, failed);
 }
 
@@ -100,7 +137,7 @@ function leaseSentence(l) {
   return l.token ? `The lease is free; the last token is ${l.token_text}.` : "The lease is free, and was never granted.";
 }
 
-function leaseCard(r, about, ref) {
+function leaseCard(r, about, ref, notes) {
   const l = r.lease;
   const held = l.state !== "free";
   const role = l.reactor ? ` as ${l.reactor}` : "";
@@ -115,7 +152,7 @@ function leaseCard(r, about, ref) {
       ["TTL", seconds(l.ttl_seconds)], ["Longest stall", seconds(l.max_stall_seconds)], ["Strict", l.strict ? "yes" : null],
       ["Grant before", l.former && [l.former, l.preempted_from && ` from ${l.preempted_from}: ${l.preempted_reason}`]],
     ]),
-    held && about.break && h("button", { type: "button", class: "danger", id: "break", on: { click: () => breakDialog(r, ref, about) } }, "Break the lease…"),
+    held && about.break && h("button", { type: "button", class: "danger", id: "break", on: { click: () => breakDialog(r, ref, about, notes) } }, "Break the lease…"),
   ];
 }
 
@@ -127,16 +164,16 @@ function lastCard(e) {
     : h("p", { class: "quiet" }, "It has no events.")];
 }
 
-function showStuck(place, ref, state, summary, signal) {
-  const all = [...state.problems, ...summary.problems];
-  const counts = summary.counts.filter((c) => c.ledger !== "other" || summary.counts.length === 1);
-  refill(place, h("h2", { id: "stuck-title" }, "What is stuck"),
-    all.length === 0 ? h("p", { class: "big" }, badge("nothing", "good"), " needs attention") : h("ul", { class: "problems" }, all.map((p) =>
+// showStuck shows problems. Without a summary it does not say that there are no others.
+function showStuck(place, ref, all, summary, signal) {
+  const counts = summary?.counts.filter((c) => c.ledger !== "other" || summary.counts.length === 1) ?? [];
+  refill(place,
+    all.length === 0 ? summary && h("p", { class: "big" }, badge("nothing", "good"), " needs attention") : h("ul", { class: "problems" }, all.map((p) =>
       h("li", { class: "problem " + (p.level || "plain") }, h("strong", null, p.what), ": ", p.why, p.since && [" (", when(p.since), ")"], " ",
         p.ref && h("button", { type: "button", on: { click: (event) => openRecord(event.target, ref, p.ref, signal) } }, "Show")))),
-    summary.omitted ? h("p", { class: "quiet" }, `${count(summary.omitted)} further problems are not listed.`) : null,
+    summary?.omitted ? h("p", { class: "quiet" }, `${count(summary.omitted)} further problems are not listed.`) : null,
     counts.length ? h("p", { class: "quiet counts" }, counts.map((c) => `${count(c.count)} ${c.ledger}${c.count === 1 ? "" : "s"} ${c.state ?? ""}`.trim()).join(" · ")) : null,
-    summary.records_more && h("p", { class: "problem warn" }, `Only the first ${count(summary.records_read)} records were looked at.`));
+    summary?.records_more && h("p", { class: "problem warn" }, `Only the first ${count(summary.records_read)} records were looked at.`));
 }
 
 // openRecord shows a record below the problem that it has.
