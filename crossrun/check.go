@@ -44,7 +44,6 @@ func check(lead, other runstore.Batch) error {
 		}
 	}
 	in := intentOf(lead, other, runstore.BatchID(strings.Repeat("x", runstore.MaxGrantID)))
-	in.name = repeatable + in.name
 	if n := len(in.encode()); n > runstore.MaxRecordValue {
 		return tooLarge("intent", "%d bytes to write both runs' changes ahead, the limit is %d", n, runstore.MaxRecordValue)
 	}

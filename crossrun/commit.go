@@ -28,7 +28,8 @@ const maxAttempts = 16
 //
 // lead.ID is the id of the step; no other write may use it, and other.ID must be empty. A repeat
 // with the same id and the same two runs returns the lead's first result and applies nothing, as
-// long as the lead remembers the id (runstore.RememberedBatches), even if the other run is gone.
+// long as the lead remembers the id (runstore.RememberedBatches), even if the other run is gone. A
+// repeat after that applies the step again if the guards hold: a caller gives up repeating before.
 // With runstore.MultiCommitter the other run's memory of the id also suffices; if the lead has
 // forgotten the step, its result is zero except for Replayed. If lead.ID is empty, Commit generates
 // an id; set one if you intend to repeat the step after an unknown outcome. A refused step is not
@@ -45,7 +46,7 @@ const maxAttempts = 16
 //
 // With runstore.MultiCommitter a step is one write. Without it, a step is five writes: two on the
 // lead and three on the other run. With lead.ID it is seven, and a repeat whose result the lead
-// remembers is one and a read. If no id is set, a refusal by the lead costs three writes, and a refusal by the
+// remembers is one. If no id is set, a refusal by the lead costs three writes, and a refusal by the
 // other run costs six writes and a read. In either mode a refused guard of the lead costs one more
 // read.
 //
@@ -132,19 +133,23 @@ func otherID(lead runstore.Batch) runstore.BatchID {
 // commitByIntent makes the step with a write-ahead intent; see the package documentation.
 func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
 	in := intentOf(c.lead, c.other, c.lead.ID)
-	if c.repeat {
-		// complete asks again, once the answer can no longer change. Here an answer costs no other write.
-		switch done, known, err := c.lookUp(ctx, in); {
-		case err != nil:
-			return Result{}, false, notApplied(in.lead, err)
-		case known:
-			return Result{Lead: trimVersions(done, len(c.lead.Records))}, false, nil
-		}
-		in.name = repeatable + in.name
+	if result, known, err := c.lookUp(ctx); err != nil || known { // an answer here costs no other write
+		return result, false, err
 	}
-	made, err := c.openMark(ctx, &in)
-	if err != nil {
+	made, applied, err := c.openMark(ctx, &in)
+	switch {
+	case err != nil:
 		return c.resolveUnmarked(ctx, err)
+	case applied:
+		return c.replaceMark(ctx, in)
+	}
+	// The order matters: a step that is applied after the mark was read moves the mark, and one that was
+	// applied before is known by now, or in progress, which refuses the intent.
+	if result, known, err := c.lookUp(ctx); err != nil || known {
+		if made {
+			removeMark(ctx, c.store, in, in.mark)
+		}
+		return result, false, err
 	}
 	done, err := c.store.Commit(ctx, in.propose(c.lead.Guards()))
 	if err != nil {
@@ -153,23 +158,20 @@ func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
 		}
 		return c.resolveLeadRefusal(ctx, err)
 	}
-	end, err := complete(ctx, c.store, c.fence(), in, versionAt(done, 0))
+	end, err := conclude(ctx, c.store, c.fence(), in, versionAt(done, 0))
 	return end.toCaller(err)
 }
 
-// lookUp asks the lead for the result of an earlier call. It reports none while the other run has a mark of the
-// lead: the intent of a repeat that was cut short, or is still on its way, could apply the step again once
-// the lead no longer remembers it. The attempt then decides or deletes the mark.
-func (c call) lookUp(ctx context.Context, in intent) (done runstore.Committed, known bool, err error) {
-	done, known, err = lookUpResult(ctx, c.store, in.lead, in.id)
+// lookUp asks the lead for the result of an earlier call, if there can have been one.
+func (c call) lookUp(ctx context.Context) (result Result, known bool, err error) {
+	if !c.repeat {
+		return Result{}, false, nil
+	}
+	done, known, err := lookUpResult(ctx, c.store, c.lead.Run(), c.lead.ID)
 	if err != nil || !known {
-		return done, known, err
+		return Result{}, false, notApplied(c.lead.Run(), err)
 	}
-	_, marked, err := read(ctx, c.store, in.other, in.markKey())
-	if errors.Is(err, runstore.ErrNotFound) {
-		return done, true, nil
-	}
-	return done, !marked, err
+	return Result{Lead: trimVersions(done, len(c.lead.Records))}, true, nil
 }
 
 // meetsIntent reports whether a write of the lead was refused because a step was under way.
@@ -188,20 +190,53 @@ func intentOf(lead, other runstore.Batch, id runstore.BatchID) intent {
 }
 
 // openMark makes sure that the mark exists on the other run and stores its version in in.mark. made
-// reports whether this call created the mark.
-func (c call) openMark(ctx context.Context, in *intent) (made bool, err error) {
+// reports whether this call created the mark. applied reports that the mark may be the verdict on an earlier
+// call: that a step was applied. A step that no earlier call can have begun takes any mark.
+func (c call) openMark(ctx context.Context, in *intent) (made, applied bool, err error) {
 	done, err := c.store.Commit(ctx, in.createMark())
 	var conflict *runstore.ConflictError
 	switch {
 	case err == nil:
 		in.mark = versionAt(done, 0)
-		return true, nil
-	case errors.As(err, &conflict):
-		in.mark = conflict.Current
-		return false, nil
-	default:
-		return false, err
+		return true, false, nil
+	case !errors.As(err, &conflict):
+		return false, false, err
 	}
+	in.mark = conflict.Current
+	if !c.repeat {
+		return false, false, nil
+	}
+	rec, found, err := read(ctx, c.store, in.other, in.markKey())
+	if err != nil || !found { // without the mark the step cannot be applied, and Commit starts over
+		return false, false, err
+	}
+	in.mark = rec.Version
+	m, err := decodeMark(rec.Value)
+	if err != nil {
+		return false, false, unreadable(in.other, in.markKey(), err)
+	}
+	return false, m.verdict == verdictApplied, nil
+}
+
+// replaceMark deletes the mark of a step that was applied, so that Commit starts over without it. If a step of
+// the lead is in progress, which may depend on the mark, replaceMark completes that step instead.
+func (c call) replaceMark(ctx context.Context, in intent) (Result, bool, error) {
+	if refusal := c.askLead(ctx); refusal != nil {
+		return c.resolveLeadRefusal(ctx, refusal)
+	}
+	_, err := c.store.Commit(ctx, deleteMark(in.other, in.markKey(), in.mark))
+	if err != nil && !errors.Is(err, runstore.ErrConflict) && !errors.Is(err, runstore.ErrNotFound) {
+		return Result{}, false, notApplied(in.lead, err)
+	}
+	return Result{}, true, nil
+}
+
+// askLead returns an error if the lead would refuse the step, or leads a step in progress. It changes nothing.
+func (c call) askLead(ctx context.Context) error {
+	asked := runstore.NewBatch(c.lead.Run(), c.fence(), Idle())
+	asked.Require(guardList(c.lead.Guards())...)
+	_, err := c.store.Commit(ctx, asked)
+	return notApplied(c.lead.Run(), err)
 }
 
 // resolveUnmarked returns the result of a step whose mark could not be put on the other run. A
@@ -210,10 +245,8 @@ func (c call) resolveUnmarked(ctx context.Context, err error) (Result, bool, err
 	if undecidable(err) {
 		return Result{}, false, notApplied(c.lead.Run(), err)
 	}
-	asked := runstore.NewBatch(c.lead.Run(), c.fence(), Idle())
-	asked.Require(guardList(c.lead.Guards())...)
-	if _, first := c.store.Commit(ctx, asked); first != nil {
-		return c.resolveLeadRefusal(ctx, notApplied(c.lead.Run(), first))
+	if first := c.askLead(ctx); first != nil {
+		return c.resolveLeadRefusal(ctx, first)
 	}
 	return c.resolveRefusal(ctx, err)
 }

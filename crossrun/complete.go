@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -22,25 +21,29 @@ type ending struct {
 	intentErr error
 }
 
-// complete ends the step whose intent, in, is on its lead at that version. Any number of callers
-// may run it concurrently, under fences that are current or ended, or guarded by the lead's token.
-// The mark makes all of them reach the same verdict; the intent's version, with the guard under,
-// makes its consequences apply once. A repeat of a step that an earlier call has completed meanwhile ends as
-// applied, with that call's result. After an error the step may still be in progress; the error
-// matches runstore.ErrUnknownOutcome.
+// complete is conclude for an intent that was read from the lead. It first asks the lead for the result of an
+// earlier call: earlier versions of this package wrote the intent of a repeat of a step that had ended
+// meanwhile. Such an attempt ends as applied, with the earlier call's result.
 func complete(ctx context.Context, s runstore.RunStore, under runstore.Guard, in intent, version runstore.Version) (ending, error) {
-	if strings.HasPrefix(in.name, repeatable) {
-		done, known, err := lookUpResult(ctx, s, in.lead, in.id)
-		if err == nil && known {
-			end, decided, err := completed(ctx, s, under, in, version, done)
-			if err != nil || !decided {
-				return end, err
-			}
-		}
-		if err != nil {
-			return ending{}, pendingError(in.lead, err)
+	done, known, err := lookUpResult(ctx, s, in.lead, in.id)
+	if err != nil {
+		return ending{}, pendingError(in.lead, err)
+	}
+	if known {
+		end, decided, err := completed(ctx, s, under, in, version, done)
+		if err != nil || !decided {
+			return end, err
 		}
 	}
+	return conclude(ctx, s, under, in, version)
+}
+
+// conclude ends the step whose intent, in, is on its lead at that version. Any number of callers
+// may run it concurrently, under fences that are current or ended, or guarded by the lead's token.
+// The mark makes all of them reach the same verdict; the intent's version, with the guard under,
+// makes its consequences apply once. After an error the step may still be in progress; the error
+// matches runstore.ErrUnknownOutcome.
+func conclude(ctx context.Context, s runstore.RunStore, under runstore.Guard, in intent, version runstore.Version) (ending, error) {
 	end, markAt, err := decide(ctx, s, in)
 	if err != nil {
 		return ending{}, pendingError(in.lead, err)

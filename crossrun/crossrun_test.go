@@ -56,6 +56,13 @@ func TestCosts(t *testing.T) {
 				t.Errorf("%d writes and %d reads, want %d and %d", s.writes, s.reads, test.writes, test.reads)
 			}
 			clean(t, base, "run", "registry")
+			if lead.ID == "" {
+				return
+			}
+			s.writes, s.reads = 0, 0
+			if _, err := crossrun.Commit(t.Context(), s, lead, other); err != nil || s.writes != 1 || s.reads != 0 {
+				t.Errorf("the repeat: %v, %d writes and %d reads, want one write", err, s.writes, s.reads)
+			}
 		})
 	}
 }

@@ -8,6 +8,15 @@
 // applied exactly once. Once [Acquire] has returned a later grant of the lead's lease, no step of an
 // earlier grant changes either run, however long its driver was paused.
 //
+// If the caller chose the step's id, this holds for all calls with that id together, on one condition:
+// the write of each call that asks the lead for an earlier result is made while the lead still
+// remembers the id (runstore.RememberedBatches). A call that is made, or delayed, beyond that applies
+// the step again if the guards hold. With a write-ahead intent that write precedes the intent, so an
+// intent that a repeat has left behind, and a later write of the repeat that arrives late, never apply
+// the step again. The guarantee does not include repeats after a purge of either run, repeats in the
+// other mode (see [Commit]), and repeats under a grant of a later epoch for which [Recover] was not
+// called.
+//
 // If the store is a runstore.MultiCommitter, a step is one atomic write: no reader sees half of it.
 //
 // On other stores a step uses a write-ahead intent. It ends with both batches applied or neither, and
@@ -44,9 +53,6 @@
 //     reply contains the mark's version, m.
 //  1. On the lead, under its fence and guards, and only if there is no intent: put the intent, which
 //     holds m, the other run's batch and the lead's writes.
-//     If the caller chose the step's id, the lead is then asked for the result of an earlier call: the
-//     step may have been completed since this call began. If it is known, the mark is deleted at
-//     version m, so that nothing is applied again, and then the intent.
 //  2. On the other run, at version m of the mark, under the batch's guards, and only if the run has
 //     no intent of its own: apply the batch's writes and set the mark to "applied". If a guard does
 //     not hold, set the mark to "refused" instead, again at version m.
@@ -62,6 +68,20 @@
 // refused guard holds again. (The mark's absence cannot serve as the guard: an absent record is at
 // version 0 every time. m is never 0.) This does not depend on the store's memory of batch ids,
 // which is short.
+//
+// If the caller chose the step's id, an earlier call may have begun the step. Then the lead is asked
+// for the result before write 0 and again between writes 0 and 1, and a known result ends the call. A
+// mark that exists is read, and m is never the version of one that says "applied": that mark is
+// deleted first, as by [Sweep], or the step in progress that depends on it is completed. So no intent
+// of a repeat can be decided if an earlier call's step is applied. Had that step moved the mark
+// after write 0, the mark would have left version m. Had it moved the mark before, the mark would
+// still say "applied", or it would have been deleted after the earlier call's write 3, and the lead
+// would have known the result after write 0.
+//
+// A caller that completes an intent that it has found asks the lead for the result first, because
+// earlier versions of this package wrote the intent of a repeat without this order. If it is known,
+// the mark is deleted at version m, and then the intent. For repeats by such a version the guarantee
+// holds only while the lead remembers the id.
 //
 // The mark is deleted only after the intent, so every reader of the mark finds the same verdict while
 // the intent exists. A caller that finds the mark gone (deleted after the step ended, purged with its

@@ -30,7 +30,7 @@ type intent struct {
 	lead runstore.RunID // not stored: the record is on this run
 	// token is that of the grant under which the step began. It is not stored: the record's stamp has it.
 	token runstore.Token
-	// name is unique to this attempt at the step. It begins with repeatable if the caller chose the id.
+	// name is unique to this attempt at the step.
 	name string
 	// id is the id of the step. The lead's last write has this batch id.
 	id    runstore.BatchID
@@ -45,10 +45,6 @@ type intent struct {
 	otherWrites runstore.Writes // of the other run's batch
 	leadWrites  runstore.Writes // of the lead
 }
-
-// repeatable begins the name of an attempt at a step whose id the caller chose. An earlier call may have
-// begun the step, so complete asks the lead for its result before it decides.
-const repeatable = "repeatable/"
 
 func (in intent) encode() []byte {
 	w := &writer{}

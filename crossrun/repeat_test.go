@@ -47,8 +47,8 @@ func TestRepeatOfAStepThatEndsMeanwhile(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for name, step := range unguarded {
-		for made := range 7 { // writes of the first call
-			for at := 1; at <= 7; at++ { // the write of the repeat before which the step is settled
+		for made := range 8 { // writes of the first call
+			for at := 1; at <= 9; at++ { // the write of the repeat before which the step is settled
 				t.Run(fmt.Sprintf("%s, the first call makes %d writes, settled before write %d of the repeat", name, made, at), func(t *testing.T) {
 					t.Parallel()
 					base := memory.New(nil).Open()
@@ -85,40 +85,78 @@ func (s forgotten) Commit(ctx context.Context, b runstore.Batch) (runstore.Commi
 	return s.RunStore.Commit(ctx, b)
 }
 
-// TestRepeatThatIsCutShort proves that a successor applies nothing again after a repeat of a completed step
-// was cut short: where the repeat has reported success, even if the lead no longer remembers the step.
+// TestRepeatThatIsCutShort proves that a successor applies nothing again after a repeat of a step, which ends
+// meanwhile, was cut short, even if the lead no longer remembers the step.
 func TestRepeatThatIsCutShort(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for name, step := range unguarded {
-		for made := range 8 * 2 { // writes of the repeat before one that fails, with and without another repeat
-			made, again := made/2, made%2 == 1
+		for made := range 9 * 8 { // writes of the repeat before one that fails
+			made, again, reached, left := made/8, made%2 == 1, made/2%2 == 1, made/4%2 == 1
+			for first := 4; first <= 5; first++ { // writes of the first call
+				for at := 1; at <= 8; at++ { // the write of the repeat before which the step is settled
+					t.Run(fmt.Sprintf("%s, the first call makes %d writes, settled before write %d of the repeat, mark left %t, it makes %d writes, the next one made %t, repeated again %t",
+						name, first, at, left, made, reached, again), func(t *testing.T) {
+						t.Parallel()
+						base := memory.New(nil).Open()
+						create(t, base, "run", "registry")
+						lead, other := step(hold(t, base, "run"))
+						lead.Append("claimed", nil)
+						lead.ID = "step"
+						if _, err := crossrun.Commit(ctx, &dying{base, first}, lead, other); !errors.Is(err, runstore.ErrUnknownOutcome) {
+							t.Errorf("got error %v, want an unknown outcome", err)
+						}
+						settler := runstore.RunStore(base)
+						if left {
+							settler = &dying{base, 3}
+						}
+						cut := &settled{&failing{base, made + 1, runstore.ErrUnknownOutcome, reached}, settler, at}
+						_, err := crossrun.Commit(ctx, cut, lead, other)
+						if err != nil && !errors.Is(err, runstore.ErrUnknownOutcome) && !errors.Is(err, runstore.ErrUnavailable) {
+							t.Errorf("the repeat ended with %v, want success or an error that says nothing of the first call", err)
+						}
+						if again && err != nil {
+							if _, err = crossrun.Commit(ctx, struct{ runstore.RunStore }{base}, lead, other); err != nil {
+								t.Errorf("the last repeat: %v", err)
+							}
+						}
+						hold(t, forgotten{base}, "run")
+						if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
+							t.Errorf("the step was made %d times, want once on each run", got)
+						}
+						if _, err := crossrun.Sweep(ctx, base, "registry"); err != nil {
+							t.Error(err)
+						}
+						clean(t, base, "run", "registry")
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestRepeatOfAStepWhoseMarkIsLeft proves that a repeat of an acknowledged step whose mark was left behind
+// leaves nothing that a successor could apply, even if the lead no longer remembers the step.
+func TestRepeatOfAStepWhoseMarkIsLeft(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for name, step := range unguarded {
+		for made := range 8 {
 			for _, reached := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, the repeat makes %d writes, the next one made %t, repeated again %t", name, made, reached, again), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s, the repeat makes %d writes, the next one made %t", name, made, reached), func(t *testing.T) {
 					t.Parallel()
 					base := memory.New(nil).Open()
 					create(t, base, "run", "registry")
 					lead, other := step(hold(t, base, "run"))
 					lead.Append("claimed", nil)
 					lead.ID = "step"
-					if _, err := crossrun.Commit(ctx, &dying{base, 3}, lead, other); !errors.Is(err, runstore.ErrUnknownOutcome) {
-						t.Errorf("got error %v, want an unknown outcome", err)
+					if _, err := crossrun.Commit(ctx, &dying{base, 6}, lead, other); err != nil {
+						t.Fatalf("the first call: %v", err)
 					}
-					cut := &settled{&failing{base, made + 1, runstore.ErrUnknownOutcome, reached}, base, 2}
-					var successor runstore.RunStore = struct{ runstore.RunStore }{base}
-					_, err := crossrun.Commit(ctx, cut, lead, other)
-					if again && err != nil {
-						if _, err = crossrun.Commit(ctx, successor, lead, other); err != nil {
-							t.Errorf("the last repeat: %v", err)
-						}
+					if _, err := crossrun.Commit(ctx, &failing{base, made + 1, runstore.ErrUnknownOutcome, reached}, lead, other); err != nil && made > 0 {
+						t.Errorf("the repeat: %v, want the first result", err)
 					}
-					switch {
-					case err == nil:
-						successor = forgotten{base}
-					case !errors.Is(err, runstore.ErrUnknownOutcome) && !errors.Is(err, runstore.ErrUnavailable):
-						t.Errorf("the repeat ended with %v, want success or an error that says nothing of the first call", err)
-					}
-					hold(t, successor, "run")
+					hold(t, forgotten{base}, "run")
 					if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
 						t.Errorf("the step was made %d times, want once on each run", got)
 					}
@@ -147,17 +185,17 @@ func (s *changing) Commit(ctx context.Context, b runstore.Batch) (runstore.Commi
 	return s.RunStore.Commit(ctx, b)
 }
 
-// TestRepeatThatIsForgottenOnItsWay proves that no step is half made if the lead forgets it after a repeat has
-// learnt its result, and another caller applies the repeat's intent on the other run.
-func TestRepeatThatIsForgottenOnItsWay(t *testing.T) {
-	t.Parallel()
+// earlier makes a step whose lead remembers it, and lets a repeat by an earlier version of the package write an
+// intent that could apply the step again: that version did not ask between its writes 0 and 1.
+func earlier(t *testing.T) runstore.RunStore {
+	t.Helper()
 	ctx := t.Context()
 	base := memory.New(nil).Open()
 	create(t, base, "run", "registry")
 	lead, other := unguarded["nothing that the step guards is moved"](hold(t, base, "run"))
 	lead.Append("claimed", nil)
 	lead.ID = "step"
-	if _, err := crossrun.Commit(ctx, &dying{base, 3}, lead, other); !errors.Is(err, runstore.ErrUnknownOutcome) {
+	if _, err := crossrun.Commit(ctx, &dying{base, 4}, lead, other); !errors.Is(err, runstore.ErrUnknownOutcome) {
 		t.Errorf("got error %v, want an unknown outcome", err)
 	}
 	repeat := &changing{RunStore: base, do: map[int]func(*changing){
@@ -166,14 +204,42 @@ func TestRepeatThatIsForgottenOnItsWay(t *testing.T) {
 				t.Error(err)
 			}
 		},
-		5: func(s *changing) { // and now that it is
+		3: func(s *changing) { s.RunStore = forgotten{base} },
+		4: func(s *changing) { s.RunStore = &dying{base, 1} },
+	}}
+	if _, err := crossrun.Commit(ctx, repeat, lead, other); !errors.Is(err, runstore.ErrUnknownOutcome) {
+		t.Errorf("the repeat: %v, want an unknown outcome", err)
+	}
+	return base
+}
+
+// TestIntentOfAnEarlierVersion proves that a caller that completes an intent applies nothing if the lead
+// remembers the step, whichever version of the package wrote the intent.
+func TestIntentOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	base := earlier(t)
+	hold(t, base, "run")
+	if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
+		t.Errorf("the step was made %d times, want once on each run", got)
+	}
+	clean(t, base, "run", "registry")
+}
+
+// TestRepeatThatIsForgottenOnItsWay proves that no step is half made if the lead no longer remembers it after a
+// caller has read its result, and another caller applies the intent of an earlier version on the other run.
+func TestRepeatThatIsForgottenOnItsWay(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	base := earlier(t)
+	completing := &changing{RunStore: base, do: map[int]func(*changing){
+		2: func(s *changing) { // it knows the result
 			s.RunStore = forgotten{base}
 			if _, err := crossrun.Settle(ctx, &dying{s.RunStore, 2}, "run"); !errors.Is(err, runstore.ErrUnknownOutcome) {
 				t.Errorf("Settle = %v, want it cut short", err)
 			}
 		},
 	}}
-	if _, err := crossrun.Commit(ctx, repeat, lead, other); err != nil {
+	if _, err := crossrun.Settle(ctx, completing, "run"); err != nil {
 		t.Error(err)
 	}
 	if n, m := claims(t, base, "run"), claims(t, base, "registry"); n != m {

@@ -22,11 +22,12 @@ type schedule struct {
 type fault int
 
 const (
-	noFault      fault = iota
-	diesBefore         // the actor dies before the operation
-	diesAfter          // the actor dies after the operation, without its reply
-	losesRequest       // the operation is lost, and the actor continues
-	losesReply         // the reply is lost, and the actor continues
+	noFault       fault = iota
+	diesBefore          // the actor dies before the operation
+	diesAfter           // the actor dies after the operation, without its reply
+	losesRequest        // the operation is lost, and the actor continues
+	losesReply          // the reply is lost, and the actor continues
+	delaysRequest       // as losesRequest, but the operation is made in the end
 )
 
 type actor struct {
@@ -34,6 +35,7 @@ type actor struct {
 	waiting chan bool // true: at an operation; false: over
 	pass    chan fault
 	dead    bool
+	late    []func() // the operations that were delayed
 }
 
 // add lets act run as an actor on a store of its own.
@@ -94,6 +96,9 @@ func turn[V any](g gated, do func() (V, error)) (V, error) {
 		return none, lost
 	case losesReply:
 		_, _ = do()
+		return none, lost
+	case delaysRequest:
+		g.a.late = append(g.a.late, func() { _, _ = do() })
 		return none, lost
 	default:
 		return do()

@@ -16,7 +16,7 @@ func TestSettle(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for made := range 6 { // writes of the driver
-		for fails := 1; fails <= 4; fails++ { // the write of Settle that fails
+		for fails := 1; fails <= 5; fails++ { // the write of Settle that fails
 			for _, reached := range []bool{false, true} {
 				t.Run(fmt.Sprintf("the driver makes %d writes, write %d of Settle fails, made %t", made, fails, reached), func(t *testing.T) {
 					t.Parallel()
@@ -81,7 +81,7 @@ func TestSettleInARestoredStore(t *testing.T) {
 	create(t, backup, "run", "registry")
 	begin(before)
 	lost := version(before)
-	_, err := crossrun.Settle(ctx, &restored{before, 2, func() runstore.RunStore {
+	_, err := crossrun.Settle(ctx, &restored{before, 3, func() runstore.RunStore {
 		if _, err := backup.RaiseEpoch(ctx, "restored from a backup"); err != nil {
 			t.Fatal(err)
 		}

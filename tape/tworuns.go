@@ -24,7 +24,8 @@ import (
 // the last case a store without runstore.MultiCommitter makes seven writes.
 //
 // Errors: those of a commit; ErrNoSuchRun itself if b's run does not exist, and an error that wraps
-// it if the fence's run does not.
+// it if the fence's run does not. Once an attempt had an unknown outcome, every error is
+// runstore.ErrUnknownOutcome alone, so that no caller takes a conflict for a reason to write again.
 func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Batch) (runstore.Committed, error) {
 	if f.IsZero() {
 		return t.commit(ctx, b)
@@ -51,12 +52,10 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 	switch {
 	case err == nil:
 		return done.Other, nil
-	case lost != nil && (errors.Is(err, runstore.ErrFenced) || errors.Is(err, runstore.ErrNotFound)):
-		// The run was taken over and may no longer remember the step, or was purged: the refusal of the
-		// repeat says nothing about the first call.
+	case lost != nil:
+		// The lead may no longer remember the step: then the refusal of a repeat says nothing about the first
+		// call, and a conflict may be with the first call's own change.
 		return runstore.Committed{}, unknownStep(f.Run(), lost)
-	case runstore.OutcomeOf(err) == runstore.Unknown:
-		return runstore.Committed{}, unknownStep(f.Run(), err)
 	case errors.Is(err, runstore.ErrNotFound):
 		if _, unread := t.store.GetRun(ctx, f.Run()); errors.Is(unread, runstore.ErrNotFound) {
 			return runstore.Committed{}, refuse(ErrNoSuchRun, "no such run: that of the fence")

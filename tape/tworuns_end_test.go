@@ -10,7 +10,7 @@ import (
 )
 
 // prepareStep returns a store and a driver's run, which leads a step that is under way: the store was
-// down from the step's second write on.
+// down from the write behind its intent on.
 func prepareStep(t *testing.T) (runstore.RunStore, tape.BeginRunResult) {
 	t.Helper()
 	s := twoRunStores["written ahead"](memory.New(nil).Open())
@@ -18,7 +18,7 @@ func prepareStep(t *testing.T) (runstore.RunStore, tape.BeginRunResult) {
 	commits := 0
 	cut := hook(s, func(op string) error {
 		if op == "commit" {
-			if commits++; commits > 3 {
+			if commits++; commits > 4 {
 				return errDown
 			}
 		}

@@ -423,7 +423,7 @@ func TestLargestSessionWriteUnderAFence(t *testing.T) {
 func TestTakeoverThatCannotCompleteAStep(t *testing.T) {
 	t.Parallel()
 	unknown := 0
-	for left := 4; left <= 5; left++ { // calls of a step behind which its intent is on file
+	for left := 5; left <= 6; left++ { // calls of a step behind which its intent is on file
 		for n := 0; ; n++ {
 			s := twoRunStores["written ahead"](memory.New(nil).Open())
 			tp := tape.New(s, nil)

@@ -280,10 +280,17 @@ func (a *administration) checkIncarnation(ctx context.Context, r *admin.Report) 
 	if err == nil {
 		x, err = a.storedEpochs(ctx)
 	}
+	if err != nil {
+		r.Fail("incarnation", err.Error(), "see the message")
+		return
+	}
+	a.judgeIncarnation(x, r)
+}
+
+// judgeIncarnation judges the stored epochs, nil if the account may not read them.
+func (a *administration) judgeIncarnation(x *epochs, r *admin.Report) {
 	const start = "start the server, and repeat"
 	switch {
-	case err != nil:
-		r.Fail("incarnation", err.Error(), "see the message")
 	case x == nil:
 		r.Fail("permissions", "the account may not read the table", "grant roles/bigtable.user on the table or the instance")
 	case x.stored == nil:
@@ -293,6 +300,9 @@ func (a *administration) checkIncarnation(ctx context.Context, r *admin.Report) 
 			"expected after a restore, a copy or a failover: start the server; otherwise check the URL")
 	case !x.Ended:
 		r.KeepClosed("incarnation", "a raise of the epoch was cut short: the next program that opens the store finishes it", start)
+	case strings.Contains(x.Incarnation, unknownCluster) && !a.emulated:
+		r.Warn("incarnation", fmt.Sprintf("%s has no cluster, so a failover does not raise the epoch", x.Incarnation),
+			"grant bigtable.appProfiles.get to the server's account, and start the server again")
 	default:
 		r.OK("incarnation", "%s, as the epoch has it; format %d", x.Incarnation, x.Format)
 	}

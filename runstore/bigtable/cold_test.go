@@ -215,6 +215,34 @@ func coldModel(t *testing.T, random *rand.Rand) {
 	all.readAs(t, openBare(t, table))
 }
 
+// A page of records passes cold ones that were deleted, although they are larger than a page and their
+// tombstones are in the run's row.
+func TestPagePassesDeletedColdRecords(t *testing.T) {
+	t.Parallel()
+	s := openBare(t, newTable(t))
+	hold(t, s, "run")
+	all, value := kept{}, strings.Repeat("x", 16_000)
+	bigtable.SetMoveAbove(s, 3<<10)
+	for i := range 300 {
+		if edit(t, s, all, fmt.Sprintf("a/%05d", i), value); i%10 == 9 {
+			relieve(t, s)
+		}
+	}
+	edit(t, s, all, "b", "value")
+	bigtable.SetMoveAbove(s, 192<<10)
+	for i := range 300 {
+		edit(t, s, all, fmt.Sprintf("a/%05d", i), "")
+	}
+	for _, limit := range []int{1, 3, runstore.MaxPage} {
+		for _, prefix := range []runstore.RecordKey{"", "a"} {
+			found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Prefix: prefix, Limit: limit})
+			if err != nil || len(found) != 1-len(prefix) || prefix == "" && found[0].Key != "b" {
+				t.Errorf("prefix %q, limit %d: got %d records, %v, want %d", prefix, limit, len(found), err, 1-len(prefix))
+			}
+		}
+	}
+}
+
 // holdAnewAs is holdAnew under a grant id of its own.
 func holdAnewAs(t testing.TB, s *bigtable.Store, id runstore.RunID, grant runstore.GrantID) {
 	t.Helper()

@@ -248,6 +248,54 @@ func TestDamagedEventsOfTheFeed(t *testing.T) {
 	}
 }
 
+// An entry whose value is lost is left out of scans and logged. It keeps no other entry from them.
+func TestLostValueLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	large := bytes.Repeat([]byte("x"), 100<<10)
+	for _, index := range []runstore.IndexName{"queue", runstore.IndexRuns, runstore.IndexRunnable} {
+		for _, limit := range []int{1, 2, 10} {
+			t.Run(fmt.Sprintf("%s, limit %d", index, limit), func(t *testing.T) {
+				t.Parallel()
+				table := newTable(t)
+				var log lines
+				s, tbl := openBare(t, table, log.into), raw(t, table)
+				for _, id := range []runstore.RunID{"bad", "good"} {
+					if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id}); err != nil {
+						t.Fatal(err)
+					}
+					b := signal(id, "event")
+					b.Runnable = runstore.After(0)
+					b.Put("key", large, runstore.Place{Index: "queue", At: runstore.After(0)})
+					b.Put(runstore.SummaryKey, large)
+					commit(t, s, b)
+					if id == "bad" {
+						for _, key := range keys(t, tbl, "d") {
+							m := client.NewMutation()
+							m.DeleteRow()
+							if err := tbl.Apply(t.Context(), key, m); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+				}
+				var got []runstore.RunID
+				for e, err := range runstore.Entries(t.Context(), s, runstore.IndexQuery{Index: index, Until: runstore.EndOfTime, Limit: limit}) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					got = append(got, e.Run)
+				}
+				if !slices.Equal(got, []runstore.RunID{"good"}) {
+					t.Errorf("the scan has the entries of %q, want those of the sound run", got)
+				}
+				if n := log.with("run=bad"); n != 1 {
+					t.Errorf("logged %q, want one line that names the run", log.all)
+				}
+			})
+		}
+	}
+}
+
 // A page of the feed's log that cannot be decoded is one event with an error, of no run.
 func TestDamagedPageOfTheFeed(t *testing.T) {
 	t.Parallel()

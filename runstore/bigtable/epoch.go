@@ -151,11 +151,25 @@ func (s *engine) incarnation() string {
 	return at
 }
 
+// unknownCluster is in an incarnation without the cluster.
+const unknownCluster = "/clusters//"
+
+// nameCluster adds this handle's cluster to the incarnation of x, unless another handle has replaced x
+// meanwhile. The epoch stays: which cluster it began in is not known.
+func (s *engine) nameCluster(ctx context.Context, x *epochs) error {
+	next := *x
+	next.Incarnation = s.incarnation()
+	replaced, err := s.replaceEpochs(ctx, x, &next)
+	if err != nil || !replaced {
+		return err
+	}
+	return s.copyEpochs(ctx, &next)
+}
+
 // sameIncarnation reports whether the stored incarnation is this one. If one of them does not have the
 // cluster, which not every account may read, any cluster matches.
 func (s *engine) sameIncarnation(stored string) bool {
-	const unknown = "/clusters//"
-	if s.cluster == "" || strings.Contains(stored, unknown) {
+	if s.cluster == "" || strings.Contains(stored, unknownCluster) {
 		tail := func(name string) string { return name[strings.Index(name, "/tables/"):] }
 		head := func(name string) string { return name[:strings.Index(name, "/clusters/")] }
 		own := s.incarnation()
@@ -217,6 +231,10 @@ func (s *engine) ensureEpoch(ctx context.Context) error {
 			}
 		case !x.Ended: // the handle that raised it has crashed, or has not finished
 			return s.finishRaise(ctx, x)
+		case s.cluster != "" && strings.Contains(x.Incarnation, unknownCluster): // until now no failover was noticed
+			if err := s.nameCluster(ctx, x); err != nil {
+				return err
+			}
 		default:
 			return nil
 		}
@@ -283,6 +301,9 @@ func (s *engine) raise(ctx context.Context, reason string, done func(x *epochs) 
 		next.Base = max(int64(runstore.Epoch(next.Epoch).Floor())>>positionBits+1, end+epochGap)
 		next.End = end
 		after := &epochs{Format: format, Epochs: append(x.Epochs, next), Incarnation: s.incarnation()}
+		if s.cluster == "" && s.sameIncarnation(x.Incarnation) { // x may have the cluster
+			after.Incarnation = x.Incarnation
+		}
 		replaced, err := s.replaceEpochs(ctx, x, after)
 		if err != nil {
 			return 0, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/admin"
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
@@ -118,6 +119,9 @@ func AgeClaims(s *Store) {
 		s.engine.upkeep.observed[i].since = localclock.Reading{}
 	}
 }
+
+// RenewOften has a handle without workers renew its claims after each step of a scan.
+func RenewOften(s *Store) { s.engine.upkeep.renewal = 0 }
 
 // CollectGarbage collects garbage, and waits for no creation that may be under way.
 func CollectGarbage(ctx context.Context, s *Store) error {
@@ -278,6 +282,26 @@ func SkipSegments(ctx context.Context, s *Store) error {
 		err = errBusy
 	}
 	return err
+}
+
+// Shard returns the shard of a run's entries in indexes.
+func Shard(id runstore.RunID) string { return shardOf(string(id)) }
+
+// OpenIn has a handle look after the epoch as it does when it is opened in a cluster; "" is an unknown one.
+func OpenIn(ctx context.Context, s *Store, cluster string) error {
+	s.engine.cluster = cluster
+	return s.engine.ensureEpoch(byTest(ctx))
+}
+
+// JudgeIncarnation returns what the doctor finds about the table of a handle in a cluster.
+func JudgeIncarnation(ctx context.Context, s *Store, cluster string) (admin.Finding, error) {
+	x, err := s.engine.readEpochs(byTest(ctx))
+	if err != nil {
+		return admin.Finding{}, err
+	}
+	var r admin.Report
+	(&administration{engine: &engine{opts: s.engine.opts, cluster: cluster}}).judgeIncarnation(x, &r)
+	return r[0], nil
 }
 
 // LearnEpochs has a handle read the epochs.

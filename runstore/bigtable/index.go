@@ -1,6 +1,7 @@
 package bigtable
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -44,9 +45,10 @@ func (s *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 		}
 		until = runstore.Micros(now)
 	}
+	missing := map[missingValue]bool{}
 	return retryMissing(func() (found []runstore.IndexEntry, err error) {
 		for t := s.newBackoff(); ; {
-			found, err = s.scan(ctx, q, cursor, until)
+			found, err = s.scan(ctx, q, cursor, until, missing)
 			if !errors.Is(err, errSlowScan) || !t.More(ctx) { // the next scan meets fewer stale entries
 				return found, err
 			}
@@ -55,8 +57,9 @@ func (s *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 }
 
 // scan returns a page of the entries after a cursor, from q.From until a time, both inclusive. They are
-// bounds of the range of keys that is read, so entries out of them cost nothing.
-func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string, until int64) ([]runstore.IndexEntry, error) {
+// bounds of the range of keys that is read, so entries out of them cost nothing. missing has the values that
+// earlier scans for the same page did not find.
+func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string, until int64, missing map[missingValue]bool) ([]runstore.IndexEntry, error) {
 	prefix := escape(string(q.Index))
 	low, high := prefix+be64(firstMicros(q.From)), prefix+be64(until+1)
 	if cursor != "" && q.Newest {
@@ -67,7 +70,7 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 	q.Until = runstore.FromMicros(until)
 	v := &verifier{
 		store: s, observed: s.observe(), query: q, low: low, high: high, seen: map[string]bool{}, orders: map[runstore.Cursor]string{}, rechecks: map[entryOwner]int{},
-		owned: map[runstore.RunID]bool{}, takenBy: map[runstore.RunID]indexEntry{}, met: map[string]bool{}, chunk: min(maxVerified, q.Limit+perShard),
+		owned: map[runstore.RunID]bool{}, takenBy: map[runstore.RunID]indexEntry{}, met: map[string]bool{}, missing: missing, chunk: min(maxVerified, q.Limit+perShard),
 	}
 	began, each := s.clock.local.Read(), 0
 	slow := func() bool { return s.clock.local.Since(began) > s.maxScanTime } // entries that the scan relies on may have been deleted
@@ -104,7 +107,11 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 		return nil, err
 	}
 	if v.unverified { // there may be entries between the last verified one and entries that moved behind it
+		had := len(v.entries)
 		v.entries = slices.DeleteFunc(v.entries, func(e runstore.IndexEntry) bool { return v.before(v.verifiedTo, v.orders[e.Cursor]) })
+		if had > 0 && len(v.entries) == 0 { // an empty page would be the end of the index
+			return s.scan(ctx, q, v.verifiedTo, until, missing)
+		}
 	}
 	slices.SortStableFunc(v.entries, func(a, b runstore.IndexEntry) int { // entries that moved were taken late
 		x, y := v.orders[a.Cursor], v.orders[b.Cursor]
@@ -140,6 +147,7 @@ type verifier struct {
 	owned      map[runstore.RunID]bool       // runs whose own entries in IndexRunnable were read
 	takenBy    map[runstore.RunID]indexEntry // the entries in IndexRunnable by which runs were taken
 	met        map[string]bool               // entries in IndexRunnable that were read, by sort key
+	missing    map[missingValue]bool         // values that were missing before
 	moves      []entryMove
 	strays     []strayEntry
 	chunk      int    // how many entries the next request verifies at most
@@ -221,7 +229,7 @@ func (v *verifier) verify(ctx context.Context, page []indexEntry, horizon string
 			}
 		}
 	}
-	v.unverified = slices.ContainsFunc(page, func(p indexEntry) bool { return !v.seen[p.sortKey()] })
+	v.unverified = v.unverified || slices.ContainsFunc(page, func(p indexEntry) bool { return !v.seen[p.sortKey()] })
 	return nil
 }
 
@@ -280,12 +288,11 @@ func (v *verifier) verifySome(ctx context.Context, page []indexEntry, records ma
 		return nil, err
 	}
 	last := page[len(page)-1].sortKey()
-	v.verifiedTo = last
 	type truth struct {
 		indexEntry
 		entryState
 	}
-	var taken []truth
+	var taken []truth // in the end, those for which the page has no room
 	known, _ := v.store.clock.estimate()
 	for _, p := range page {
 		r := runs[p.run]
@@ -331,14 +338,60 @@ func (v *verifier) verifySome(ctx context.Context, page []indexEntry, records ma
 		was, _ := parseIndexEntry(v.orders[e.Cursor])
 		return slices.ContainsFunc(taken, func(now truth) bool { return now.run == e.Run && now.key == was.key && now.rev != was.rev })
 	})
-	var wanted []wantedValue
-	for _, one := range taken {
-		if v.full() {
-			break
+	covered := last
+	for len(taken) > 0 && !v.full() {
+		var wanted []wantedValue
+		var of []takenEntry // the entry of each wanted value
+		for ; len(taken) > 0 && !v.full(); taken = taken[1:] {
+			p, i, before := taken[0].indexEntry, len(v.entries), v.size
+			for _, w := range v.take(p, taken[0].entryState) {
+				wanted, of = append(wanted, w), append(of, takenEntry{i, v.size - before})
+			}
+			covered = p.sortKey()
 		}
-		wanted = append(wanted, v.take(one.indexEntry, one.entryState)...)
+		if err := v.fetch(ctx, wanted, of); err != nil {
+			return nil, err
+		}
 	}
-	return moved, v.store.fetchValues(ctx, wanted)
+	if v.verifiedTo, v.unverified = last, len(taken) > 0; v.unverified && v.before(covered, last) {
+		v.verifiedTo = covered
+	}
+	return moved, nil
+}
+
+// takenEntry is the place of an entry in the page, and its size.
+type takenEntry struct{ place, size int }
+
+// missingValue names a value of a run.
+type missingValue struct {
+	run  runstore.RunID
+	pack packed
+}
+
+// fetch reads the values of entries. It returns errMissing if one is missing. If the value was missing
+// before the scan read the run's row, it is lost: then fetch leaves out the entry.
+func (v *verifier) fetch(ctx context.Context, wanted []wantedValue, of []takenEntry) (err error) {
+	var first error
+	lost := map[int]bool{}
+	err = v.store.fetchEachValue(ctx, wanted, func(i int, missing error) {
+		id, which := wanted[i].run, missingValue{wanted[i].run, *wanted[i].pack}
+		if !v.missing[which] {
+			v.missing[which] = true
+			first = cmp.Or(first, missing)
+		} else if v.store.skipDamaged(id, corrupt(missing)); !lost[of[i].place] {
+			lost[of[i].place] = true
+			v.size -= of[i].size
+		}
+	})
+	if err == nil {
+		err = first
+	}
+	for i := len(v.entries) - 1; i >= 0; i-- {
+		if lost[i] {
+			v.entries = slices.Delete(v.entries, i, i+1)
+		}
+	}
+	return err
 }
 
 // state returns the present state of the entry's owner. It has the run's head only if the entry is of a

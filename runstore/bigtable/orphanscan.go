@@ -53,6 +53,9 @@ func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 			if err := s.scanMarks(ctx, keys); err != nil && ctx.Err() == nil {
 				s.opts.Logger.Warn("bigtable: the orphan scan of some marks failed", "error", err)
 			}
+			if len(keys) == scanPage { // there may be more
+				_ = s.upkeep.keepClaim(ctx, int(keys[0][1])) // runs of lost shards are left out one by one
+			}
 			return nil
 		})
 		if err != nil {
@@ -122,7 +125,14 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 	}
 	errs = append(errs, s.feed.publishOverdue(ctx, overdue))
 	for _, id := range idle {
-		errs = append(errs, s.unlessSkipped(id, s.retireMark(ctx, id)))
+		keep := func() error { return s.upkeep.keepClaim(ctx, int(marks[id][0].key()[1])) }
+		err := keep()
+		if err == nil {
+			err = s.retireMark(ctx, id, keep)
+		}
+		if !errors.Is(err, errClaimLost) {
+			errs = append(errs, s.unlessSkipped(id, err))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -136,8 +146,9 @@ func (s *engine) isIdle(id runstore.RunID, r *row, x *highWater) bool {
 }
 
 // retireMark deletes what is left of a run that is idle or was purged, and then the run's mark. It first
-// replaces the run's revision, so that each earlier write has either been applied or never will be.
-func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
+// replaces the run's revision, so that each earlier write has either been applied or never will be. It calls keep
+// between its requests, and ends when keep returns an error.
+func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() error) error {
 	when := s.observe()
 	found, err := s.readRun(ctx, id, wholeFamily(familyFeed))
 	if err != nil || found.stored == nil || found.head.MarkRev == 0 {
@@ -153,8 +164,9 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
 	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords), moveListFilter()); err != nil || found.head.Rev != e.head.Rev {
 		return err
 	}
-	// The mark is deleted last, so a scan that is interrupted begins again.
-	collect := func(keys []string) error { return s.deleteDead(ctx, when, keys) }
+	// The mark is deleted last, so a scan that is interrupted begins again. A scan that lost its claim would
+	// compete with that of the other handle: each replaces the revision that the other one relies on.
+	collect := func(keys []string) error { return cmp.Or(s.deleteDead(ctx, when, keys), keep()) }
 	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
 		return collect(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !found.head.isOrphan(k) }))
 	}); err != nil {
@@ -164,7 +176,7 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID) error {
 	if err != nil {
 		return err
 	}
-	packs, err := s.orphanPacks(ctx, id, found, complete)
+	packs, err := s.orphanPacks(ctx, id, found, complete, keep)
 	if errors.Is(err, errMoved) { // the run is in use again
 		return nil
 	}
@@ -225,13 +237,14 @@ func (s *engine) bumpRevision(ctx context.Context, id runstore.RunID, rev int64,
 
 // orphanPacks returns the rows of packs that no head can name any more: those of writes that were not
 // applied, and of records that were replaced. It keeps those that a missing row may name: the last row that
-// names one may come late after a failover. complete says that no row of a cold record is missing.
-func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row, complete bool) (dead []string, err error) {
+// names one may come late after a failover. complete says that no row of a cold record is missing. It calls
+// keep after each request.
+func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row, complete bool, keep func() error) (dead []string, err error) {
 	var keys []string
 	prefix := ownedKey(kindPack, id)
 	if err := s.scanPrefix(ctx, prefix, func(page []string) error {
 		keys = append(keys, page...)
-		return nil
+		return keep()
 	}); err != nil || len(keys) == 0 {
 		return nil, err
 	}
@@ -251,6 +264,7 @@ func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row,
 	if err := s.coldPacks(ctx, id, found, name); err != nil {
 		return nil, err
 	}
+	last := eventNonces{block: -1}
 	for _, key := range keys {
 		rest := key[len(prefix):]
 		if len(rest) < 25 {
@@ -267,11 +281,15 @@ func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row,
 				dead = append(dead, key)
 			}
 		default:
-			applied, err := s.wroteEvent(ctx, id, found, of, nonce)
-			if err != nil {
-				return nil, err
+			if block := min((of-1)/segmentSize, found.head.Sealed); block != last.block {
+				if last, err = s.readNonces(ctx, id, found, block); err == nil {
+					err = keep()
+				}
+				if err != nil {
+					return nil, err
+				}
 			}
-			if !applied {
+			if !last.unknown && (of-1)/segmentSize >= last.from && last.of[of] != nonce {
 				dead = append(dead, key)
 			}
 		}
@@ -279,26 +297,36 @@ func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row,
 	return dead, nil
 }
 
-// wroteEvent reports whether the write with a nonce appended the event with a seq, or may have.
-func (s *engine) wroteEvent(ctx context.Context, id runstore.RunID, found *row, seq int64, nonce uint64) (bool, error) {
-	if number := (seq - 1) / segmentSize; number < found.head.Sealed {
-		key := segmentKey(id, found.head.Generation, number)
+// eventNonces has the nonces of the writes that appended some events, by the seqs of the events: those of a
+// segment of the journal, or those of the run's row. Packs are sorted by revision, so packs of one segment
+// follow each other.
+type eventNonces struct {
+	block   int64 // the number of the segment; of the row, that of the segment to be sealed next
+	from    int64 // the number of the first segment whose events are in it
+	unknown bool  // the segment is missing
+	of      map[int64]uint64
+}
+
+// readNonces reads the nonces of a block of events.
+func (s *engine) readNonces(ctx context.Context, id runstore.RunID, found *row, block int64) (eventNonces, error) {
+	n := eventNonces{block: block, from: block, of: map[int64]uint64{}}
+	if block < found.head.Sealed {
+		key := segmentKey(id, found.head.Generation, block)
 		segments, err := s.readSegments(ctx, []string{key})
-		if err != nil {
-			return false, err
-		}
 		events, there := segments[key]
-		i := int((seq - 1) % segmentSize)
-		return !there || i < len(events) && events[i].meta.Nonce == nonce, nil
+		for _, one := range events {
+			n.of[one.seq] = one.meta.Nonce
+		}
+		n.unknown = !there
+		return n, err
 	}
-	r, err := s.readRun(ctx, id, eventColumns(seq, seq))
+	r, err := s.readRun(ctx, id, wholeFamily(familyEvents))
 	if err != nil {
-		return false, err
+		return n, err
 	}
-	applied := (seq-1)/segmentSize < r.head.Sealed // sealed meanwhile: the next scan looks there
-	err = r.events(func(one journalEvent, _ []byte) error {
-		applied = applied || one.seq == seq && one.meta.Nonce == nonce
+	n.from = r.head.Sealed // an event that was sealed meanwhile: the next scan looks there
+	return n, r.events(func(one journalEvent, _ []byte) error {
+		n.of[one.seq] = one.meta.Nonce
 		return nil
 	})
-	return applied, err
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/runstore"
+	operate "github.com/tapestore/tapestore/runstore/admin"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
@@ -115,6 +116,42 @@ func TestAppProfile(t *testing.T) {
 				t.Errorf("got %q, want what Bigtable said", err)
 			}
 		})
+	}
+}
+
+// The first handle that knows its cluster adds it to a store that was opened without, under the same epoch. From
+// then on a failover raises the epoch.
+func TestClusterThatWasNotKnown(t *testing.T) {
+	t.Parallel()
+	s := openBare(t, newTable(t))
+	for _, step := range []struct {
+		cluster string
+		raise   bool // by an operator
+		epochs  int
+		warns   bool // the doctor, in the cluster east
+	}{
+		{"", false, 0, true},
+		{"east", false, 0, false},
+		{"", true, 1, false},
+		{"east", false, 1, false},
+		{"west", false, 2, true},
+	} {
+		if err := bigtable.OpenIn(t.Context(), s, step.cluster); err != nil {
+			t.Fatal(err)
+		}
+		if step.raise {
+			if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all, err := s.Epochs(t.Context())
+		if err != nil || len(all) != step.epochs {
+			t.Errorf("opened in %q: there are %d epochs, %v, want %d", step.cluster, len(all), err, step.epochs)
+		}
+		found, err := bigtable.JudgeIncarnation(t.Context(), s, "east")
+		if err != nil || (found.Status == operate.Warn) != step.warns {
+			t.Errorf("opened in %q: the doctor finds %v, %v; want a warning: %t", step.cluster, found, err, step.warns)
+		}
 	}
 }
 

@@ -113,9 +113,9 @@ func (s *engine) readRecords(ctx context.Context, id runstore.RunID, q runstore.
 // readPage reads a page of the records with a prefix, without their large values, and the run's row in
 // the same state.
 func (s *engine) readPage(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (*row, []mergedRecord, error) {
-	// All rows of a page may be tombstones or rows that do not count.
-	for limit, stamp := q.Limit, int64(0); ; {
-		r, colds, upTo, err := s.readPrefix(ctx, id, q, limit, stamp)
+	// All rows of a page may be tombstones, hidden by tombstones, or rows that do not count.
+	for limit, most, stamp := q.Limit, runstore.MaxPageBytes, int64(0); ; {
+		r, colds, upTo, err := s.readPrefix(ctx, id, q, limit, most, stamp)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -130,14 +130,14 @@ func (s *engine) readPage(ctx context.Context, id runstore.RunID, q runstore.Rec
 		if len(all) > 0 || len(r.cells[familyRecords]) < limit && !colds.cut {
 			return r, all, nil
 		}
-		limit *= 2
+		limit, most = 2*limit, 2*most // not the rest of the page alone, which could be of a later state of the run
 	}
 }
 
 // readPrefix reads the cells of up to limit records after q.After in the run's row, and as many cold
-// ones. upTo reports for which keys it has read all of both kinds. It leaves out cells below a stamp
-// before it counts.
-func (s *engine) readPrefix(ctx context.Context, id runstore.RunID, q runstore.RecordQuery, limit int, stamp int64) (r *row, colds coldPage, upTo func(runstore.RecordKey) bool, err error) {
+// ones, until these have more than most bytes. upTo reports for which keys it has read all of both kinds. It
+// leaves out cells below a stamp before it counts.
+func (s *engine) readPrefix(ctx context.Context, id runstore.RunID, q runstore.RecordQuery, limit, most int, stamp int64) (r *row, colds coldPage, upTo func(runstore.RecordKey) bool, err error) {
 	filters := []bigtable.Filter{moveListFilter()}
 	from := max(string(q.Prefix), string(q.After)+"\x00")
 	if q.After == "" {
@@ -151,7 +151,7 @@ func (s *engine) readPrefix(ctx context.Context, id runstore.RunID, q runstore.R
 	r, _, colds, err = s.withCold(ctx, id,
 		func() (*row, error) { return s.readRun(ctx, id, filters...) },
 		func(c *moveList) (coldPage, error) {
-			return s.coldRange(ctx, id, c, q.Prefix, q.After, limit, runstore.MaxPageBytes)
+			return s.coldRange(ctx, id, c, q.Prefix, q.After, limit, most)
 		})
 	if err != nil {
 		return nil, coldPage{}, nil, err

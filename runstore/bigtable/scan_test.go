@@ -1,10 +1,15 @@
 package bigtable_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc"
 
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
@@ -196,4 +201,130 @@ func TestPagesOverManyShards(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A record moves on before each of the first three requests with which a scan verifies entries, so that the
+// scan takes it ahead of its place. The scan does not skip the entries before it.
+func TestRecordMovesAheadOfAScan(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int{1, 2} {
+		t.Run(fmt.Sprint("limit ", limit), func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s := openBare(t, table)
+			now, err := s.Now(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			put := func(id runstore.RunID, key string, at float64) {
+				t.Helper()
+				b := runstore.NewBatch(id, runstore.Unguarded("test"))
+				b.Put(runstore.RecordKey(key), nil, runstore.Place{Index: "queue", At: runstore.At(now.Add(time.Duration(at * float64(time.Second))))})
+				commit(t, s, b)
+			}
+			// Each shard has fewer entries than one request reads of it, so the first candidates are all. All
+			// but the last are stale.
+			const n, live = 224, 150
+			runs := map[string]runstore.RunID{}
+			for i := 0; len(runs) < 16; i++ {
+				id := runstore.RunID(fmt.Sprint("run ", i))
+				if shard := bigtable.Shard(id); runs[shard] == "" {
+					runs[shard] = id
+					if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: id}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for i := 1; i <= n; i++ {
+				id, key := runs[string([]byte{byte(i % 16)})], fmt.Sprint(i)
+				if put(id, key, float64(i)); i < live {
+					b := runstore.NewBatch(id, runstore.Unguarded("test"))
+					b.Put(runstore.RecordKey(key), nil)
+					commit(t, s, b)
+				}
+			}
+			mover := runs["\x00"]
+			put(mover, "mover", 0)
+			steps := []float64{30.5, 70.5, 160.5}
+			scanner := openBare(t, table, func(o *bigtable.Options) {
+				o.DialOptions = append(o.DialOptions, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+					stream, err := begin(ctx, d, cc, method, opts...)
+					return &beforeRows{stream, 'r', func() {
+						if len(steps) > 0 {
+							put(mover, "mover", steps[0])
+							steps = steps[1:]
+						}
+					}}, err
+				}))
+			})
+			next := live
+			for e, err := range runstore.Entries(t.Context(), scanner, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: limit}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e.Record.Key == "mover" {
+					continue
+				}
+				if got := string(e.Record.Key); got != fmt.Sprint(next) {
+					t.Fatalf("got entry %s, want %d", got, next)
+				}
+				next++
+			}
+			if len(steps) > 0 || next != n+1 {
+				t.Errorf("the scan ended before entry %d, want %d; %d moves were not made", next, n+1, len(steps))
+			}
+		})
+	}
+}
+
+// A value that is replaced while a scan reads it is no lost value.
+func TestValueIsReplacedDuringAScan(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	hold(t, s, "run")
+	put := func(value string) {
+		t.Helper()
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.Put("key", []byte(strings.Repeat(value, 100<<10)), runstore.Place{Index: "queue", At: runstore.After(0)})
+		commit(t, s, b)
+	}
+	put("a")
+	values := []string{"b", "c"}
+	var log lines
+	scanner := openBare(t, table, log.into, func(o *bigtable.Options) {
+		o.DialOptions = append(o.DialOptions, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			stream, err := begin(ctx, d, cc, method, opts...)
+			return &beforeRows{stream, 'd', func() {
+				if len(values) > 0 {
+					put(values[0])
+					values = values[1:]
+					bigtable.EmptyGarbage(t.Context(), s)
+				}
+			}}, err
+		}))
+	})
+	found, err := scanner.ScanIndex(t.Context(), runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime, Limit: 10})
+	if err != nil || len(found) != 1 || found[0].Record.Value[0] != 'c' {
+		t.Errorf("got %d entries, %v, want the one with the last value", len(found), err)
+	}
+	if n := log.with("run=run"); n != 0 || len(values) > 0 {
+		t.Errorf("logged %q, want nothing of the run; %d values were not replaced", log.all, len(values))
+	}
+}
+
+// beforeRows is a stream of a read that calls before if the read is of rows of a kind.
+type beforeRows struct {
+	grpc.ClientStream
+	kind   byte
+	before func()
+}
+
+func (s *beforeRows) SendMsg(m any) error {
+	if req, ok := m.(*bigtablepb.ReadRowsRequest); ok {
+		if keys := req.GetRows().GetRowKeys(); len(keys) > 0 && keys[0][0] == s.kind {
+			s.before()
+		}
+	}
+	return s.ClientStream.SendMsg(m)
 }

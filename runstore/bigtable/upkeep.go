@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -31,6 +32,9 @@ type upkeep struct {
 	// The goroutine of the scans owns the following.
 	scans    int
 	observed [shards]observedClaim
+	claimed  []int              // the shards that the present scan has claimed; nil: it needs no claims
+	renewed  localclock.Reading // when the claims were renewed last
+	renewal  time.Duration      // how long after that a scan renews them again
 	// lacks maps each run whose row does not say that the feed has all its events to its last event, as the
 	// present scan has read it. lacked is that map of the previous scan.
 	lacks, lacked map[runGeneration]int64
@@ -55,10 +59,24 @@ const (
 	// compactEvery is after how many scans the handle that claimed the first shard compacts some of the
 	// feed's log: every 32 s on average.
 	compactEvery = 8
+	// renewClaimsEvery is how often a scan renews its claims: four times in claimTTL.
+	renewClaimsEvery = claimTTL / 4
 )
 
+// claimUse is what updateClaims does with claims.
+type claimUse int
+
+const (
+	claimMore     claimUse = iota // renew the handle's claims, and claim free shards
+	renewClaims                   // renew the handle's claims
+	releaseClaims                 // release the handle's claims
+)
+
+// errClaimLost ends the work on a run whose shard another handle has claimed.
+var errClaimLost = errors.New("bigtable: another handle has claimed the marks")
+
 func newUpkeep(s *engine) *upkeep {
-	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns()}
+	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns(), renewal: renewClaimsEvery}
 }
 
 // sealLoop seals runs that have become long, until the handle is closed.
@@ -100,7 +118,7 @@ func (u *upkeep) scanLoop() {
 		case <-u.store.draining:
 			ctx, cancel := context.WithTimeout(u.store.stopped, u.store.closeGrace)
 			defer cancel()
-			_, _ = u.updateClaims(ctx, false) // if it fails, the claims are free after claimTTL
+			_, _ = u.updateClaims(ctx, releaseClaims) // if it fails, the claims are free after claimTTL
 			return
 		}
 		every := orphanScanEvery
@@ -113,14 +131,16 @@ func (u *upkeep) scanLoop() {
 
 // scanClaimed scans the shards that the handle has claimed and returns their number.
 func (u *upkeep) scanClaimed(ctx context.Context) int {
-	mine, err := u.updateClaims(ctx, true)
+	mine, err := u.updateClaims(ctx, claimMore)
 	if err != nil && ctx.Err() == nil {
 		u.store.opts.Logger.Warn("bigtable: the marks cannot be claimed", "error", err)
 	}
 	if len(mine) == 0 {
 		return 0
 	}
+	u.claimed, u.renewed = mine, u.store.clock.local.Read()
 	err = u.store.orphanScan(ctx, mine)
+	u.claimed = nil
 	if u.scans++; err == nil && mine[0] == 0 && u.scans%compactEvery == 0 {
 		err = u.store.compactNext(ctx, hashed(be64(rand.Int64())))
 	}
@@ -130,9 +150,29 @@ func (u *upkeep) scanClaimed(ctx context.Context) int {
 	return len(mine)
 }
 
-// updateClaims renews the handle's claims and claims free shards if more is set, and releases all of its
-// claims otherwise. It returns the handle's shards, in order.
-func (u *upkeep) updateClaims(ctx context.Context, more bool) (mine []int, err error) {
+// keepClaim renews the claims of a long scan when that is due. It returns errClaimLost if another handle has
+// claimed the shard. If it cannot renew the claims, the scan goes on: no guarantee depends on them.
+func (u *upkeep) keepClaim(ctx context.Context, shard int) error {
+	if u.claimed == nil {
+		return nil
+	}
+	if now := u.store.clock.local.Read(); u.store.clock.local.Since(u.renewed) >= u.renewal {
+		mine, err := u.updateClaims(ctx, renewClaims)
+		if err != nil {
+			return nil
+		}
+		if u.claimed, u.renewed = mine, now; mine == nil {
+			u.claimed = []int{}
+		}
+	}
+	if !slices.Contains(u.claimed, shard) {
+		return errClaimLost
+	}
+	return nil
+}
+
+// updateClaims renews, adds or releases claims of the handle. It returns the handle's shards, in order.
+func (u *upkeep) updateClaims(ctx context.Context, use claimUse) (mine []int, err error) {
 	var stored []byte
 	err = u.store.readList(ctx, []string{kindClaims}, latest(column(familyOther, "")), func(r bigtable.Row) error {
 		stored = cell(r, familyOther, "")
@@ -154,9 +194,9 @@ func (u *upkeep) updateClaims(ctx context.Context, more bool) (mine []int, err e
 		}
 		free := c.by == 0 || c.by != u.id && u.store.clock.local.Since(u.observed[shard].since) > claimTTL
 		switch {
-		case c.by == u.id && !more:
+		case c.by == u.id && use == releaseClaims:
 			c = claim{}
-		case c.by == u.id, free && more && claimed < claimedAtOnce:
+		case c.by == u.id, free && use == claimMore && claimed < claimedAtOnce:
 			if c.by == u.id {
 				had = append(had, shard)
 			} else {

@@ -1,7 +1,9 @@
 package bigtable_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
@@ -116,6 +118,97 @@ func TestClaimsOfTheDead(t *testing.T) {
 	bigtable.AgeClaims(heir)
 	has(heir, 16)
 	has(dead, 0)
+}
+
+// A scan that takes longer than a claim lasts renews its claims, and retires the mark of an idle run while other
+// handles look for free claims. If it has lost its claims nevertheless, it leaves the run to the other handle.
+func TestLongScanKeepsItsClaims(t *testing.T) {
+	t.Parallel()
+	for _, loses := range []bool{false, true} {
+		t.Run(fmt.Sprint("loses its claims ", loses), func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s, other, tbl := openDying(t, table), openBare(t, table), raw(t, table)
+			idle(t, s.Store)
+			for range 2 { // each claims half of the shards
+				bigtable.ScanClaimed(t.Context(), s.Store)
+			}
+			bigtable.RenewOften(s.Store)
+			first, last := server(t).Hold(1, s.only(nthRevision(table, 1))), server(t).Hold(1, s.only(nthRevision(table, 2)))
+			defer first.Stop()
+			defer last.Stop()
+			scanned, end := context.WithCancel(t.Context())
+			go func() {
+				defer end()
+				bigtable.Ahead(s.Store, func() { bigtable.ScanClaimed(t.Context(), s.Store) })
+			}()
+			met(t, first, 1)
+			others := func(want int) {
+				t.Helper()
+				got := 0
+				for range 3 {
+					got = bigtable.ScanClaimed(t.Context(), other)
+				}
+				if got != want {
+					t.Errorf("the other handle has claimed %d shards, want %d", got, want)
+				}
+			}
+			others(0)
+			bigtable.AgeClaims(other)
+			if loses {
+				others(16)
+				first.Stop()
+				if last.Await(scanned, 1) == nil {
+					t.Error("the scan has gone on without its claim")
+					last.Stop()
+				}
+				<-scanned.Done()
+				bigtable.Ahead(other, func() { bigtable.ScanClaimed(t.Context(), other) })
+			} else {
+				first.Stop()
+				met(t, last, 1)
+				others(0)
+				last.Stop()
+				<-scanned.Done()
+			}
+			if n := len(keys(t, tbl, "m")); n != 0 {
+				t.Errorf("%d marks remain, want none", n)
+			}
+		})
+	}
+}
+
+// The orphan scan of an idle run makes the same requests however many large events the segments of its journal
+// have.
+func TestOrphanScanReadsSegmentsOnce(t *testing.T) {
+	t.Parallel()
+	requests := map[int]int{}
+	for _, n := range []int{2, 12} {
+		table := newTable(t)
+		s := openBare(t, table)
+		lease := hold(t, s, "run")
+		large, small := strings.Repeat("x", 20<<10), make([]string, 130-n)
+		for range n - 1 {
+			commit(t, s, appending(lease, large))
+		}
+		commit(t, s, appending(lease, small...))
+		last := appending(lease, large) // not sealed
+		last.Release = true
+		commit(t, s, last)
+		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
+			t.Fatal(err)
+		}
+		if err := bigtable.Seal(t.Context(), s, "run"); err != nil {
+			t.Fatal(err)
+		}
+		requests[n] = requestsOf(t, table, func() { scanIdle(t, s) })
+		if marks, packs := len(keys(t, raw(t, table), "m")), len(keys(t, raw(t, table), "d")); marks != 0 || packs != n {
+			t.Errorf("%d marks and %d packs remain, want 0 and %d", marks, packs, n)
+		}
+	}
+	if requests[2] != requests[12] {
+		t.Errorf("a scan of 2 large events makes %d requests, and one of 12 makes %d", requests[2], requests[12])
+	}
 }
 
 // An orphan scan that the server does not answer delays neither the feed nor what seals the

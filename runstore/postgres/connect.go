@@ -52,8 +52,8 @@ func configure(config *pgxpool.Config, e *engine) {
 	// is settled.
 	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	next := config.AfterConnect
-	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
+	config.AfterConnect = func(lifetime context.Context, conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(lifetime, c.ConnectTimeout)
 		defer cancel()
 		if next != nil {
 			if err := next(ctx, conn); err != nil {
@@ -63,7 +63,7 @@ func configure(config *pgxpool.Config, e *engine) {
 				return errCancelInFlight
 			}
 		}
-		err := e.checkConn(ctx, conn)
+		err := e.checkConn(ctx, lifetime, conn)
 		if err == nil && mayCancelNext(ctx, conn.PgConn()) {
 			err = errCancelInFlight
 		}
@@ -153,7 +153,9 @@ var errNotMigrated = errors.New("postgres: the schema is of another version")
 // on disk when it acknowledges it. A failover breaks all connections, so no statement runs on a
 // promoted server before this check. Behind a proxy that keeps them, the guard of each write sees
 // the other server (incarnation.go).
-func (e *engine) checkConn(ctx context.Context, conn *pgx.Conn) error {
+//
+// ctx bounds the check, and lifetime a raise of the epoch, which may take longer.
+func (e *engine) checkConn(ctx, lifetime context.Context, conn *pgx.Conn) error {
 	var at, known incarnation
 	var standby, asynchronous bool
 	var epoch runstore.Epoch
@@ -195,10 +197,10 @@ func (e *engine) checkConn(ctx context.Context, conn *pgx.Conn) error {
 		}
 	}
 	if at.cluster != "" && at != known {
-		if err := e.raiseForIncarnation(ctx, conn, known, at); err != nil {
+		if err := e.raiseForIncarnation(lifetime, conn, known, at); err != nil {
 			return err
 		}
-		ctx2, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+		ctx2, cancel := context.WithTimeout(context.WithoutCancel(lifetime), connectTimeout)
 		defer cancel()
 		ctx = ctx2
 		if err := look(); err != nil {
@@ -231,20 +233,34 @@ func onceOnly(conn *pgx.Conn) pgx.QueryExecMode {
 }
 
 // raiseForIncarnation raises the epoch, because the server is another incarnation than the one that
-// granted the last tokens.
-func (e *engine) raiseForIncarnation(ctx context.Context, conn *pgx.Conn, known, at incarnation) error {
+// granted the last tokens. It continues for StatementTimeout and 1 s after lifetime has ended, so that
+// callers with short deadlines do not end every attempt.
+func (e *engine) raiseForIncarnation(lifetime context.Context, conn *pgx.Conn, known, at incarnation) error {
 	why := fmt.Sprintf("the store was in cluster %s on timeline %d, now it is in %s on %d", known.cluster, known.timeline, at.cluster, at.timeline)
-	// A raise changes every leased run, which may take longer than making a connection.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.opts.StatementTimeout+time.Second)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(lifetime))
 	defer cancel()
-	var epoch runstore.Epoch
-	if err := conn.QueryRow(ctx, e.sql(sqlEpochRaise), []byte(why), at.cluster, at.timeline, true).Scan(&epoch); err != nil {
+	defer time.AfterFunc(e.opts.StatementTimeout+time.Second, func() { context.AfterFunc(lifetime, cancel) }).Stop()
+	epoch, err := e.raiseEpoch(ctx, conn, why, at, true)
+	if err != nil {
 		return err
 	}
 	if epoch > 0 { // otherwise another handle has raised it already
 		e.opts.Logger.Warn("tapestore: the epoch was raised, all leases are ended", "epoch", int64(epoch), "reason", why)
 	}
 	return runstore.CheckEpoch(epoch)
+}
+
+// raiseEpoch raises the epoch and returns it. If ifOther is set, it raises the epoch only if the store was in
+// another incarnation than at, and otherwise returns 0. The raise takes any time until ctx ends. It is one
+// transaction in one round trip, so an ERROR of the server means that the epoch was not raised.
+func (e *engine) raiseEpoch(ctx context.Context, conn *pgx.Conn, why string, at incarnation, ifOther bool) (epoch runstore.Epoch, err error) {
+	unbindStatement(conn)
+	var batch pgx.Batch
+	batch.Queue(sqlEpochUntimed)
+	batch.Queue(e.sql(sqlEpochRaise), []byte(why), at.cluster, at.timeline, ifOther).QueryRow(func(row pgx.Row) error {
+		return row.Scan(&epoch)
+	})
+	return epoch, conn.SendBatch(ctx, &batch).Close()
 }
 
 // incarnation identifies a history of the database: a cluster, and its timeline, which changes with

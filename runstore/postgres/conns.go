@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
 )
@@ -94,9 +95,20 @@ func purposeOf(requests []*request) purpose {
 // ambiguous. It is cheaper than another context; the caller's context ends the statement too.
 func (e *engine) boundStatement(conn *pgxpool.Conn) (stop func() bool) {
 	raw := conn.Conn().PgConn().Conn()
-	return time.AfterFunc(e.opts.StatementTimeout+time.Second, func() {
+	bound := time.AfterFunc(e.opts.StatementTimeout+time.Second, func() {
 		_ = raw.SetDeadline(longAgo) // a closed connection needs none
-	}).Stop
+	})
+	conn.Conn().PgConn().CustomData()[boundKey] = bound
+	return bound.Stop
+}
+
+const boundKey = "tapestore.bound"
+
+// unbindStatement lifts the bound of boundStatement for a statement that may take longer.
+func unbindStatement(conn *pgx.Conn) {
+	if bound, ok := conn.PgConn().CustomData()[boundKey].(*time.Timer); ok {
+		bound.Stop()
+	}
 }
 
 // longAgo is a deadline in the past. Setting it ends the reads and writes in flight.

@@ -2,10 +2,14 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // A raise of the epoch waits for a grant in flight that has read the former epoch, and then ends
@@ -57,5 +61,60 @@ func TestRaiseWaitsForAGrantInFlight(t *testing.T) {
 	}
 	if _, err := s.Commit(t.Context(), appending(made.Lease, "zombie")); !errors.Is(err, runstore.ErrFenced) {
 		t.Errorf("an append under the grant of the former epoch: got %v, want ErrFenced", err)
+	}
+}
+
+// soonSilent makes a handle take its server for silent 1.001 s after it has taken a connection for a statement.
+// The server ends no statement.
+func soonSilent(config *pgxpool.Config, o *postgres.Options) {
+	config.ConnConfig.RuntimeParams["statement_timeout"] = "1h"
+	o.StatementTimeout = time.Millisecond
+}
+
+// A raise of the epoch changes the row of every leased run. So neither statement_timeout nor the bound for a
+// silent server ends it, be it by an operator or by the first handle after a failover. lock_timeout stays.
+func TestRaiseOfTheEpochTakesAnyTime(t *testing.T) {
+	t.Parallel()
+	for _, failover := range []bool{false, true} {
+		t.Run(fmt.Sprintf("failover %t", failover), func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			raises := &calls{text: "raise_epoch"}
+			s, conn, watch := open(t, address, raises.through, soonSilent), connect(t, address), connect(t, address)
+			exec(t, conn, `ALTER FUNCTION tapestore.raise_epoch RENAME TO raise_any`)
+			exec(t, conn, `CREATE FUNCTION tapestore.raise_epoch(why bytea, new_cluster text, new_timeline bigint, by_itself boolean)
+				RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
+					IF current_setting('statement_timeout') <> '0' OR current_setting('lock_timeout') = '0' THEN
+						RAISE 'statement_timeout is %, lock_timeout %', current_setting('statement_timeout'), current_setting('lock_timeout');
+					END IF;
+					RETURN tapestore.raise_any(why, new_cluster, new_timeline, by_itself);
+				END $$`)
+			if failover {
+				exec(t, conn, `UPDATE tapestore.store SET timeline = timeline + 1`)
+			}
+			exec(t, conn, `BEGIN`)
+			exec(t, conn, `LOCK TABLE tapestore.runs IN ROW EXCLUSIVE MODE`) // a raise waits for this
+			done := make(chan error, 1)
+			go func() {
+				if failover {
+					_, err := tryOpen(t, address, quiet, raises.through, soonSilent)
+					done <- err
+					return
+				}
+				_, err := s.RaiseEpoch(t.Context(), "test")
+				done <- err
+			}()
+			await(t, "a raise takes longer than a statement may", func() bool {
+				return len(done) > 0 || raises.started.Load() > 1 || get[bool](t, watch, `SELECT coalesce(max(clock_timestamp() - query_start) > '1500 ms', false)
+					FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%raise_epoch%'`)
+			})
+			exec(t, conn, `ROLLBACK`)
+			if n := raises.started.Load(); n != 1 {
+				t.Fatalf("the raise was begun %d times, want once", n)
+			}
+			if err := <-done; err != nil {
+				t.Errorf("a raise that takes longer than a statement may: %v", err)
+			}
+		})
 	}
 }

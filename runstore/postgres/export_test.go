@@ -130,6 +130,12 @@ func ScanOf(q runstore.IndexQuery) (sql string, args []any, err error) {
 	return sql, args, nil
 }
 
+// RecordsOf returns the statement for a page of records and its arguments.
+var RecordsOf = recordsPage
+
+// ListenPause returns the pause before the next connection for notifications.
+var ListenPause = listenPause
+
 // Settings returns the session settings of a handle's connections.
 func Settings(s *Store) map[string]string { return s.engine.settings() }
 

@@ -51,7 +51,7 @@ func (e *engine) recheck(ctx context.Context, conn *pgx.Conn, err error) error {
 	if server.SeverityUnlocalized != "ERROR" { // FATAL is the proxy's
 		return err
 	}
-	if err := e.checkConn(ctx, conn); err != nil {
+	if err := e.checkConn(ctx, ctx, conn); err != nil {
 		return notSent{err}
 	}
 	return notSent{errAnotherIncarnation}

@@ -203,8 +203,9 @@ func (e *engine) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.
 		}
 	}
 	defer done()
-	err = acknowledged(conn.Conn(), func() error {
-		return conn.QueryRow(ctx, e.sql(sqlEpochRaise), []byte(reason), at.cluster, at.timeline, false).Scan(&epoch)
+	err = acknowledged(conn.Conn(), func() (err error) {
+		epoch, err = e.raiseEpoch(ctx, conn.Conn(), reason, at, false)
+		return err
 	})
 	if err != nil {
 		if classify(err) == classAmbiguous {

@@ -17,7 +17,8 @@ import (
 // who knows whether the program's other statements bear it: statement_timeout, lock_timeout,
 // plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off, jit = off.
 // Without the timeouts a write waits for a lock until its context ends. The first use of a
-// connection checks the server and the schema, in one more round trip.
+// connection checks the server and the schema, in one more round trip. If it has to raise the epoch, it may
+// go on for Options.StatementTimeout and one second after the end of the caller's context.
 //
 // Errors: those of Open. ErrInvalid if the default isolation of the sessions is not read committed,
 // or synchronous_commit is off. ErrUnsupported if the server has synchronous standbys, because the
@@ -71,5 +72,5 @@ func (e *engine) checkShared(ctx context.Context, conn *pgxpool.Conn) error {
 	case asynchronous:
 		return errAsynchronous()
 	}
-	return e.checkConn(ctx, conn.Conn())
+	return e.checkConn(ctx, ctx, conn.Conn())
 }

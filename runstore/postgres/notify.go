@@ -112,12 +112,22 @@ func (n *notifier) send() {
 			return
 		case <-n.dirty:
 		}
-		// If it fails, a hint is lost; waiting callers poll as well.
-		_, _ = n.engine.pool.Exec(n.ctx, sqlNotify, n.channel(), n.payload())
+		_ = n.notify() // if it fails, a hint is lost; waiting callers poll as well
 		if !sleep(n.ctx, notifyPace) {
 			return
 		}
 	}
+}
+
+// notify sends one notification. It takes no slot of the bulkhead, because it waits for no row.
+func (n *notifier) notify() error {
+	conn, done, err := n.engine.connect(n.ctx, forRead)
+	if err != nil {
+		return err
+	}
+	defer done()
+	_, err = conn.Exec(n.ctx, sqlNotify, n.channel(), n.payload())
+	return err
 }
 
 // sleep waits for d. It returns false if ctx ends first.
@@ -187,18 +197,27 @@ func (n *notifier) watch() (ready chan struct{}) {
 // listen wakes the callers that wait on this handle, over a connection of its own. It reconnects
 // until the handle is closed.
 func (n *notifier) listen(ready func()) {
-	pause := 10 * time.Millisecond
-	for n.ctx.Err() == nil {
-		if err := n.listenOnce(ready); err != nil && n.ctx.Err() == nil {
+	for pause := time.Duration(0); n.ctx.Err() == nil; {
+		listened := false
+		if err := n.listenOnce(func() { listened = true; ready() }); err != nil && n.ctx.Err() == nil {
 			n.engine.opts.Logger.Warn("tapestore: the connection for notifications was lost; polling goes on", "error", err)
 		}
 		ready()  // callers that wait for the first connection poll meanwhile
 		n.wake() // a notification may have been missed
+		pause = listenPause(pause, listened)
 		if !sleep(n.ctx, pause) {
 			return
 		}
-		pause = min(2*pause, 5*time.Second)
 	}
+}
+
+// listenPause returns the pause before the next connection for notifications: 10 ms after a connection that
+// listened, and twice the last pause, up to 5 s, after one that could not be made.
+func listenPause(last time.Duration, listened bool) time.Duration {
+	if listened {
+		last = 0
+	}
+	return min(max(2*last, 10*time.Millisecond), 5*time.Second)
 }
 
 func (n *notifier) listenOnce(ready func()) error {
@@ -233,7 +252,10 @@ func (n *notifier) poll() {
 	var last int64
 	for sleep(n.ctx, pollPace) {
 		var now int64
-		if err := n.engine.pool.QueryRow(n.ctx, n.engine.sql(sqlFeedLastPosition)).Scan(&now); err == nil && now != last {
+		err := n.engine.readOnce(n.ctx, func(q *query) error {
+			return q.each(sqlFeedLastPosition, nil, []any{&now}, func() error { return nil })
+		})
+		if err == nil && now != last {
 			last = now
 			n.wake()
 		}

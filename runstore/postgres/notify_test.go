@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -141,6 +142,45 @@ func TestOwnNotificationsWakeNobody(t *testing.T) {
 		if postgres.Notify(s, tc.sender, "run"); wakeup.Take(ch) != tc.wakes {
 			t.Errorf("a notification of %s wakes: %t, want %t", tc.name, !tc.wakes, tc.wakes)
 		}
+	}
+}
+
+// A server that falls silent during a notification delays the next ones until the handle gives up the
+// connection, and not until TCP does.
+func TestNotificationAfterASilentServer(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	w := &wire{}
+	waiter, writer := open(t, address), open(t, address, w.through, soonSilent)
+	postgres.TakeForForeign(writer)
+	lease := hold(t, writer, "run")
+	ch, err := waiter.RunWakeups(t.Context(), "run", runstore.OnWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.lose(swallowRequest, "pg_notify")
+	await(t, "a notification that meets the silent server", func() bool {
+		commit(t, writer, appending(lease, "before"))
+		return w.harmed()
+	})
+	wakeup.Take(ch)
+	await(t, "the notification of a later commit", func() bool {
+		commit(t, writer, appending(lease, "after"))
+		return wakeup.Take(ch)
+	})
+}
+
+// The pause before a new connection for notifications grows while none can be made, and only then.
+func TestListenPause(t *testing.T) {
+	t.Parallel()
+	var pause time.Duration
+	for _, want := range []time.Duration{10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5000, 5000} {
+		if pause = postgres.ListenPause(pause, false); pause != want*time.Millisecond {
+			t.Fatalf("got the pause %v, want %d ms", pause, want)
+		}
+	}
+	if pause = postgres.ListenPause(pause, true); pause != 10*time.Millisecond {
+		t.Errorf("after a connection that listened: got the pause %v, want 10 ms", pause)
 	}
 }
 

@@ -236,6 +236,38 @@ func TestScanCostsWhatItReturns(t *testing.T) {
 	}
 }
 
+// A page of records with a prefix reads no key behind the prefix, and none before the page, also if fewer
+// records than the limit have the prefix.
+func TestPageOfAPrefixReadsNoOtherKeys(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	conn := session(t, address, s)
+	hold(t, s, "run")
+	exec(t, conn, `INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, places, key, value)
+		SELECT no, 1, 0, 0, created, created, 0, part || int4send(i), 'value' FROM tapestore.runs, unnest('{0,a/,z,\\xffff}'::bytea[]) part,
+			generate_series(1, CASE WHEN part = 'a/' THEN 3 ELSE 5000 END) i`)
+	exec(t, conn, `VACUUM ANALYZE tapestore.records`)
+	for _, tc := range []struct {
+		prefix, after runstore.RecordKey
+		want          float64
+	}{
+		{"a/", "", 3}, {"a/", "0", 3}, {"a/", "a/\x00\x00\x00\x01", 2}, {"a/", "a/\x00\x00\x00\x03", 0}, {"a/", "zz", 0},
+		{"\xff", "", 100}, {"\xff\xff", "\xff\xff\x00\x00\x13\x87", 1}, {"\xff\xff\xff", "", 0}, {"", "", 100}, {"", "z\x00\x00\x13\x88", 100},
+	} {
+		sql, args := postgres.RecordsOf("run", runstore.RecordQuery{Prefix: tc.prefix, After: tc.after, Limit: 100})
+		p := explain(t, conn, ", ANALYZE, BUFFERS", sql, args...)
+		p.each(func(p plan) {
+			if p.Relation == "records" && (p.Rows != tc.want || p.Removed > 0) {
+				t.Errorf("prefix %q after %q: the index returns %v records and %v that the page has not, want %v", tc.prefix, tc.after, p.Rows, p.Removed, tc.want)
+			}
+		})
+		if blocks := p.Hit + p.Read; blocks > 30 { // all records fill some hundreds
+			t.Errorf("prefix %q after %q: a page touches %d blocks", tc.prefix, tc.after, blocks)
+		}
+	}
+}
+
 // A commit touches as many blocks in a run of 2,000 records and all the results that it keeps
 // as in one that has few, and reads no row that it does not need.
 func TestCommitCostsWhatItChanges(t *testing.T) {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -13,10 +14,10 @@ import (
 // are garbage, which no reader finds. tapestore.collect deletes the garbage in steps, each a short
 // transaction that locks no run.
 //
-// The caller that purged collects that run's garbage, until its context ends, and then runs one
-// step for others. Garbage left by a crash or a deadline is collected by later purges, and by every
-// handle when it is opened. Concurrent collectors take different runs. An error ends the collecting
-// and is not returned, because the purge was applied.
+// The caller that purged collects that run's garbage, and then runs one step for others. If its context
+// ends before that, the handle continues in the background. Garbage left by a crash or an error is
+// collected by later purges, and by every handle when it is opened. Concurrent collectors take different
+// runs. An error ends a caller's collecting and is not returned, because the purge was applied.
 //
 // Rows may be large and the server busy, so a step may exceed statement_timeout. The server then rolls
 // the step back, and every repetition of it would fail too. So the handle halves its steps until that
@@ -31,21 +32,51 @@ func (e *engine) collectAfter(ctx context.Context, id runstore.RunID) {
 	for e.collectOnce(ctx, []byte(id)) {
 	}
 	e.collectOnce(ctx, nil)
+	if ctx.Err() != nil {
+		signal(e.leftGarbage)
+	}
 }
 
-// collectLeft deletes the garbage of all purges, until none is left or the handle is closed.
+const (
+	// minCollectPause is the first pause of collectLeft: 100 ms, some steps of another collector.
+	minCollectPause = 100 * time.Millisecond
+	// maxCollectPause is the longest pause of collectLeft: one minute, so that a role that may not delete
+	// adds no load.
+	maxCollectPause = time.Minute
+)
+
+// collectLeft deletes the garbage of all purges after each signal of leftGarbage, until the handle is
+// closed. It repeats the collecting, with growing pauses, until no garbage is left: the step that an ended
+// context interrupted may still have its run locked, and the server may be unreachable.
 func (e *engine) collectLeft() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		select {
-		case <-e.closed:
-			cancel()
-		case <-ctx.Done():
-		}
+		<-e.closed
+		cancel()
 	}()
-	for e.collectOnce(ctx, nil) {
+	for {
+		select {
+		case <-e.leftGarbage:
+		case <-ctx.Done():
+			return
+		}
+		for pause := minCollectPause; ; pause = min(2*pause, maxCollectPause) {
+			for e.collectOnce(ctx, nil) {
+			}
+			if !e.garbageLeft(ctx) || !sleep(ctx, pause) {
+				break
+			}
+		}
 	}
+}
+
+// garbageLeft reports whether there may be garbage left, or whether that is unknown because of an error.
+func (e *engine) garbageLeft(ctx context.Context) (left bool) {
+	err := e.readOnce(ctx, func(q *query) error {
+		return q.each(sqlPurgeLeft, nil, []any{&left}, func() error { return nil })
+	})
+	return left || err != nil
 }
 
 // collectOnce runs one step. It reports whether there may be more to delete; after an error it

@@ -1,12 +1,16 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
@@ -175,6 +179,66 @@ func TestPurgeOverSeveralRunsIsCollectedLater(t *testing.T) {
 	if n := get[int](t, conn, leavings); n != 0 {
 		t.Errorf("after a later purge %d rows are left", n)
 	}
+}
+
+// endsContext ends a context when a collecting step begins, and counts how often a handle looks for garbage
+// that is left.
+type endsContext struct {
+	end   atomic.Pointer[context.CancelFunc]
+	looks atomic.Int64
+}
+
+func (e *endsContext) through(config *pgxpool.Config, _ *postgres.Options) {
+	config.ConnConfig.Tracer = e
+}
+
+// TraceQueryStart implements pgx.QueryTracer.
+func (e *endsContext) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(data.SQL, "tapestore.collect(") {
+		if end := e.end.Swap(nil); end != nil {
+			(*end)()
+		}
+	}
+	if strings.Contains(data.SQL, "EXISTS (SELECT FROM tapestore.garbage)") {
+		e.looks.Add(1)
+	}
+	return ctx
+}
+
+// TraceQueryEnd implements pgx.QueryTracer.
+func (e *endsContext) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// What a purge has not collected when its context ends is collected in the background, also what another
+// session had locked at that time.
+func TestPurgeIsCollectedAfterItsContext(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	e := &endsContext{}
+	s, conn := open(t, address, e.through), connect(t, address)
+	purgeable(t, s, conn, "locked", 10)
+	purgeable(t, s, conn, "run", 5000)
+	withoutCollecting(t, conn, func() { purge(t, s, "locked") })
+	tx, err := connect(t, address).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	get[bool](t, tx, `SELECT tapestore.collect('locked', 1)`)
+
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	e.end.Store(&end)
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Purge = true
+	if _, err := s.Commit(ctx, b); err != nil || ctx.Err() == nil {
+		t.Fatalf("got %v and the context's %v, want a purge that is applied before its context ends", err, ctx.Err())
+	}
+	await(t, "the garbage to be collected, without what is locked", func() bool {
+		return e.looks.Load() > 0 && get[int](t, conn, `SELECT count(*) FROM tapestore.garbage WHERE id = 'run'`) == 0
+	})
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "all garbage to be collected", func() bool { return get[int](t, conn, leavings) == 0 })
 }
 
 // A step that the server cancels, because it takes longer than statement_timeout, is made with fewer rows,

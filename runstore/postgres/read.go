@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"strconv"
 	"strings"
@@ -196,9 +197,7 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, rq runstore
 		records = nil
 		sql, args := sqlRecordsByKey, []any{[]byte(id), keyArgs(rq.Keys)}
 		if len(rq.Keys) == 0 {
-			sql, args = limited(sqlRecordsPage, rq.Limit), []any{
-				[]byte(id), data([]byte(rq.Prefix)), data([]byte(rq.After)), adapter.PrefixEnd(rq.Prefix), int64(runstore.MaxPageBytes),
-			}
+			sql, args = recordsPage(id, rq)
 		}
 		err := q.each(sql, args, append([]any{&r.key}, r.targets()...), func() error {
 			found = true
@@ -214,6 +213,21 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, rq runstore
 	})
 	return records, err
 }
+
+// recordsPage returns the statement and the arguments for a page of the records with a prefix.
+func recordsPage(id runstore.RunID, rq runstore.RecordQuery) (sql string, args []any) {
+	from, end := []byte(rq.Prefix), adapter.PrefixEnd(rq.Prefix)
+	if rq.After != "" && rq.After >= rq.Prefix {
+		from = append([]byte(rq.After), 0) // the next key in order
+	}
+	if end == nil {
+		end = behindAllKeys
+	}
+	return limited(sqlRecordsPage, rq.Limit), []any{[]byte(id), data(from), end, int64(runstore.MaxPageBytes)}
+}
+
+// behindAllKeys is longer than every key, so it is behind those of bytes 0xff only, too.
+var behindAllKeys = bytes.Repeat([]byte{0xff}, runstore.MaxRecordKey+1)
 
 func keyArgs(keys []runstore.RecordKey) [][]byte {
 	args := make([][]byte, len(keys))

@@ -68,14 +68,32 @@ func (c *calls) through(config *pgxpool.Config, _ *postgres.Options) { config.Co
 
 // TraceQueryStart implements pgx.QueryTracer.
 func (c *calls) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(data.SQL, c.text) {
+	c.count(data.SQL)
+	return ctx
+}
+
+func (c *calls) count(sql string) {
+	if strings.Contains(sql, c.text) {
 		c.started.Add(1)
 	}
-	return ctx
 }
 
 // TraceQueryEnd implements pgx.QueryTracer.
 func (c *calls) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TraceBatchStart implements pgx.BatchTracer.
+func (c *calls) TraceBatchStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceBatchStartData) context.Context {
+	for _, q := range data.Batch.QueuedQueries {
+		c.count(q.SQL)
+	}
+	return ctx
+}
+
+// TraceBatchQuery implements pgx.BatchTracer.
+func (c *calls) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd implements pgx.BatchTracer.
+func (c *calls) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
 // After a failover the epoch is raised also where that takes longer than a connection may.
 func TestRaisingTheEpochMayTakeLongerThanConnecting(t *testing.T) {

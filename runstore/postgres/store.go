@@ -63,6 +63,7 @@ type engine struct {
 	hidden      atomic.Bool   // whether the server hides its incarnation from this role
 	migrated    atomic.Bool   // whether the schema is known to have this program's version
 	collectRows atomic.Int32  // how many rows the next step of collecting deletes
+	leftGarbage chan struct{} // holds a value if the background is to collect garbage
 	closed      chan struct{} // closed when Close begins
 	background  sync.WaitGroup
 }
@@ -115,6 +116,7 @@ func newEngine(options *Options, conns int) (*engine, error) {
 	e.queues = runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: e.coalescer.submit}
 	e.bulkhead = newBulkhead(conns)
 	e.collectRows.Store(collectStep)
+	e.leftGarbage = make(chan struct{}, 1)
 	return e, nil
 }
 
@@ -126,8 +128,9 @@ func (e *engine) setUp(ctx context.Context, config *pgx.ConnConfig) error {
 	}
 	e.notifier, e.mover = newNotifier(e), newMover(e)
 	if e.collectOnce(ctx, nil) { // a crash may have left much garbage
-		e.background.Go(e.collectLeft)
+		signal(e.leftGarbage)
 	}
+	e.background.Go(e.collectLeft)
 	return nil
 }
 

@@ -35,6 +35,7 @@ const (
 	none harm = iota
 	loseRequest
 	loseReply
+	swallowRequest // the connection stays open, as with a host that has died
 )
 
 // through makes a handle's connections watched.
@@ -66,8 +67,11 @@ func (c *watched) Write(b []byte) (int, error) {
 		w.trips++
 	}
 	c.sending = true
-	lost := c.harm == loseRequest
+	lost, swallowed := c.harm == loseRequest, c.harm == swallowRequest
 	w.mu.Unlock()
+	if swallowed {
+		return len(b), nil
+	}
 	if lost {
 		_ = c.Conn.Close() // the server never hears of it; pgx may be reading already
 		return len(b), nil
@@ -144,6 +148,13 @@ func (w *wire) sent() []statement {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.writes)
+}
+
+// harmed reports whether the harm of the last call of lose has been done.
+func (w *wire) harmed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.harm == none
 }
 
 // counted returns how many trips f takes.
