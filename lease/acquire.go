@@ -82,11 +82,7 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):
-			began := time.Now()
-			subscribed := hints.begin(ctx)
-			if !outage.hung(k, began) && subscribed {
-				continue // the lease may have been released before the subscription began
-			}
+			hints.begin(ctx)
 			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1))
 		case renamable && (errors.Is(err, runstore.ErrFenced) || errors.Is(err, ErrLost)):
 			// An earlier copy of the request was granted, and the grant has ended. Even the first answer

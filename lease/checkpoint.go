@@ -27,13 +27,15 @@ type checkpoint struct {
 //     a batch of their own, or one checkpoint that contains them.
 //   - The store's refusal of the writes, such as runstore.ErrTooLarge. The next renewal then carries
 //     no writes, so that the refusal does not cost the lease. It matches runstore.ErrUnknownOutcome
-//     too where an earlier renewal had carried the writes and its outcome is unknown
-//     (runstore.ErrCorrupt).
+//     too where an earlier renewal had carried the writes, its outcome is unknown, and the refusal does
+//     not show it (runstore.ErrCorrupt, ErrInvalid, ErrUnsupported).
 //   - [ErrEnded]: the work has returned. It matches runstore.ErrUnknownOutcome where a renewal had
 //     carried the writes and its outcome is unknown. What belongs to the end of the work goes to
 //     [Held.ReleaseWith].
-//   - The [LostError], if the lease was lost. It matches runstore.ErrUnknownOutcome where a renewal
-//     had carried the writes and its outcome is unknown.
+//   - The [LostError] or, in an Overlap handoff, the [HandedOffError], if the lease was lost or handed off
+//     while the work ran; at once, so that the work may wait for the outcome. It matches
+//     runstore.ErrUnknownOutcome where a renewal had carried the writes and the store did not answer
+//     that they were refused.
 //
 // The caller must not change the writes before it has received the outcome.
 func (h *Held) Checkpoint(w runstore.Writes) <-chan error {
@@ -45,6 +47,8 @@ func (h *Held) Checkpoint(w runstore.Writes) <-chan error {
 		c.done <- nil // nothing to apply
 	case h.lost != nil:
 		c.done <- h.lost
+	case h.handing.done != nil:
+		c.done <- h.handing.done
 	case h.finished:
 		c.done <- ErrEnded
 	default:
@@ -78,10 +82,16 @@ func (h *Held) settleCheckpoint(c *checkpoint, err error) {
 
 // outcome returns err, the answer to a renewal with the checkpoint. It matches
 // runstore.ErrUnknownOutcome too if the answer does not say what became of an earlier renewal in
-// doubt. The store's other refusals do: it would have returned the result of a renewal that it applied.
+// doubt: a server that does not accept the client's credentials, for example, has not looked. The
+// store's other refusals do: it would have returned the result of a renewal that it applied.
 func (c *checkpoint) outcome(err error) error {
-	if c.doubt != nil && (errors.Is(err, runstore.ErrClosed) || errors.Is(err, runstore.ErrCorrupt)) {
-		return errors.Join(err, runstore.ErrUnknownOutcome)
+	if c.doubt == nil {
+		return err
+	}
+	for _, kind := range []error{runstore.ErrClosed, runstore.ErrCorrupt, runstore.ErrInvalid, runstore.ErrUnsupported} {
+		if errors.Is(err, kind) {
+			return errors.Join(err, runstore.ErrUnknownOutcome)
+		}
 	}
 	return err
 }
@@ -95,15 +105,9 @@ func (h *Held) reportCheckpoint(c *checkpoint, err error) {
 	h.bare = err != nil
 }
 
-// endCheckpoints reports the outcome of the checkpoints that no renewal has settled, when the work
-// has ended.
-func (h *Held) endCheckpoints(lost error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	err := ErrEnded
-	if lost != nil {
-		err = lost
-	}
+// endCheckpoints reports the end of the lease or of the work, err, as the outcome of the checkpoints that
+// no renewal has settled, for a caller that holds mu.
+func (h *Held) endCheckpoints(err error) {
 	if h.next != nil {
 		h.next.done <- err
 		h.next = nil
@@ -115,7 +119,7 @@ func (h *Held) endCheckpoints(lost error) {
 }
 
 // endsLease reports whether the store's definite answer to a renewal ends the lease, with or
-// without a checkpoint.
+// without a checkpoint. Other answers say nothing about the grant.
 func endsLease(err error) bool {
 	return leaseGone(err) || errors.Is(err, runstore.ErrNoProgress) || errors.Is(err, runstore.ErrClosed)
 }

@@ -280,32 +280,103 @@ func TestStalledWorkEnds(t *testing.T) {
 }
 
 // A checkpoint that may have been applied is no definite refusal when the store finds damage at its
-// repeat.
+// repeat, or a server does not accept the credentials of the repeat.
 func TestDoubtfulCheckpointThatMeetsDamage(t *testing.T) {
-	for _, doubtful := range []bool{true, false} {
+	for _, refusal := range []error{&runstore.CorruptError{Run: run, Cause: errors.New("a bad sum")}, runstore.ErrInvalid, runstore.ErrUnsupported} {
+		for _, doubtful := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.renew = func(_ context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					switch {
+					case n == 1 && doubtful:
+						_, _ = next()
+						return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnknownOutcome}
+					case n <= 2:
+						return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: refusal}
+					default:
+						return next()
+					}
+				}
+				err := f.keeper(nil).Do(t.Context(), request(), func(_ context.Context, held *lease.Held) error {
+					err := <-held.Checkpoint(writes("step"))
+					if !errors.Is(err, refusal) || errors.Is(err, runstore.ErrUnknownOutcome) != doubtful {
+						t.Errorf("got %v, want %v, of unknown outcome: %t", err, refusal, doubtful)
+					}
+					return <-held.Checkpoint(writes("next"))
+				})
+				if err != nil {
+					t.Errorf("the holder: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// Work that only waits for the outcome of its checkpoint ends when the lease is lost.
+func TestWorkWaitsForItsCheckpoint(t *testing.T) {
+	t.Run("until the expiry", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t)
-			f.renew = func(_ context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
-				switch {
-				case n == 1 && doubtful:
-					_, _ = next()
-					return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnknownOutcome}
-				case n <= 2:
-					return runstore.Renewed{}, &runstore.CorruptError{Run: run, Cause: errors.New("a bad sum")}
-				default:
-					return next()
-				}
+			f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+				return runstore.Renewed{}, unavailable()
 			}
 			err := f.keeper(nil).Do(t.Context(), request(), func(_ context.Context, held *lease.Held) error {
-				err := <-held.Checkpoint(writes("step"))
-				if !errors.Is(err, runstore.ErrCorrupt) || errors.Is(err, runstore.ErrUnknownOutcome) != doubtful {
-					t.Errorf("got %v, want the damage, of unknown outcome: %t", err, doubtful)
-				}
-				return nil
+				return <-held.Checkpoint(writes("step"))
 			})
-			if doubtful && err != nil {
-				t.Errorf("the holder: %v", err)
+			if !errors.Is(err, lease.ErrExpired) {
+				t.Errorf("got %v, want ErrExpired", err)
+			}
+			f.wantFree()
+		})
+	})
+	t.Run("behind one that is fenced", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			sent, waits := make(chan struct{}), make(chan struct{})
+			f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+				close(sent)
+				<-waits
+				return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: &runstore.FencedError{Presented: 1, Current: 2}}
+			}
+			err := f.keeper(nil).Do(t.Context(), request(), func(_ context.Context, held *lease.Held) error {
+				carried := held.Checkpoint(writes("carried"))
+				<-sent
+				waiting := held.Checkpoint(writes("waiting"))
+				close(waits)
+				lost := <-waiting
+				if err := <-carried; !errors.Is(err, runstore.ErrFenced) || errors.Is(err, runstore.ErrUnknownOutcome) {
+					t.Errorf("carried: %v, want a definite refusal", err)
+				}
+				return lost
+			})
+			if !errors.Is(err, runstore.ErrFenced) || !errors.Is(err, lease.ErrLost) || errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Errorf("got %v, want the loss and a definite refusal", err)
 			}
 		})
-	}
+	})
+	t.Run("until the lease is handed off", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFixture(t)
+			f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+				return runstore.Renewed{}, unavailable()
+			}
+			held := make(chan struct{})
+			go func() {
+				<-held
+				_, _ = f.keeper(nil).RequestHandoff(t.Context(), successorRequest())
+			}()
+			err := f.keeper(&lease.Options{Handoff: lease.Overlap}).Do(t.Context(), request(), func(_ context.Context, h *lease.Held) error {
+				close(held)
+				err := <-h.Checkpoint(writes("step"))
+				if late := <-h.Checkpoint(writes("late")); !errors.Is(late, lease.ErrHandedOff) {
+					t.Errorf("late: %v, want ErrHandedOff", late)
+				}
+				return err
+			})
+			if !errors.Is(err, lease.ErrHandedOff) {
+				t.Errorf("got %v, want ErrHandedOff", err)
+			}
+			f.wantKinds()
+		})
+	})
 }

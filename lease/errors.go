@@ -24,10 +24,12 @@ var (
 // LostError reports why a lease was lost. It is the cause of the work's context. It matches
 // [ErrLost] and one of:
 //
-//   - [ErrExpired], when renewals failed until the trusted time was over;
+//   - [ErrExpired], when renewals failed until the trusted time was over; Last is the last failure;
 //   - the store's definite refusal: runstore.ErrFenced (with *runstore.FencedError, which names the
 //     new holder), ErrNotFound, ErrLeaseExpired (strict leases), ErrNoProgress (the work made no
-//     progress for longer than the lease's MaxStall), ErrStoreBehind or ErrClosed.
+//     progress for longer than the lease's MaxStall), ErrStoreBehind or ErrClosed;
+//   - before the work has begun, any other error of a renewal that no repeat mends, such as
+//     runstore.ErrInvalid.
 type LostError struct {
 	Run   runstore.RunID
 	Token runstore.Token

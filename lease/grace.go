@@ -48,8 +48,8 @@ func (o *Outage) lasts(k *Keeper) bool {
 }
 
 // hung reports whether a call that began at the given time and has just returned took so long that the store
-// was away, and records the outage. It is for calls whose results [Outage.Observe] does not get, such as a
-// subscription.
+// was away, and records the outage. It is for calls whose results [Outage.Observe] does not get, such as
+// the commit of a request for a handoff.
 func (o *Outage) hung(k *Keeper, began time.Time) bool {
 	if k.opts.Grace == 0 || time.Since(began) < k.opts.TTL/4 {
 		return false

@@ -145,11 +145,11 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 		var held *runstore.LeaseHeldError
 		switch {
 		case errors.As(err, &held):
+			hints.begin(ctx)
 			began := time.Now()
-			subscribed := hints.begin(ctx)
 			stored := s.renew(ctx, held.Holder.Token)
-			if !outage.hung(k, began) && (stored || subscribed) {
-				wait = 0 // the holder may have acted before the subscription began
+			if !outage.hung(k, began) && stored {
+				wait = 0 // the lease may have become free meanwhile
 			}
 			// The request is repeated in time, too.
 			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1), s.req.TTL/3)

@@ -211,14 +211,16 @@ func (h *Held) markGranting() {
 	}
 }
 
-// markHandedOff records a handoff while the work runs, and cancels the work's context.
+// markHandedOff records a handoff while the work runs, reports it to the callers of Checkpoint, and cancels
+// the work's context.
 func (h *Held) markHandedOff(done *HandedOffError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	done.Mode = Overlap
 	h.handing.done = done
 	if !h.finished {
-		h.finished = true
+		h.markOver()
+		h.endCheckpoints(done)
 		h.cancel(done)
 	}
 }

@@ -43,17 +43,30 @@ func (h *Held) applyRenewal(r renewal) {
 	h.trust = h.trust.extend(r.sent, r.wall, h.keeper.opts.TTL, h.keeper.opts.Margin)
 }
 
-// markLost records the loss of the lease and cancels the work's context. It has no effect once the
-// work has returned; the release then reports the loss.
-func (h *Held) markLost(reason, last error) {
+// markLost records the loss of the lease, reports it to the callers of Checkpoint, which may be the work
+// itself, and cancels the work's context. answered is the checkpoint that the store has refused with the
+// renewal, if any. Once the work has returned, only answered is reported: the release reports the loss.
+func (h *Held) markLost(reason, last error, answered *checkpoint) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	lost := &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: reason, Last: last}
+	h.settleCheckpoint(answered, lost)
 	if h.finished {
-		return // the work has returned: the release reports the loss
+		return
 	}
-	h.finished = true
-	h.lost = &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: reason, Last: last}
-	h.cancel(h.lost)
+	h.markOver()
+	h.lost = lost
+	h.endCheckpoints(lost)
+	h.cancel(lost)
+}
+
+// markOver records that the lease is lost, was handed off or is about to end with the work, for a caller
+// that holds mu.
+func (h *Held) markOver() {
+	if !h.finished {
+		h.finished = true
+		close(h.over)
+	}
 }
 
 // heartbeatLoop renews the lease until the work has ended or the lease is lost. It is also the
@@ -181,9 +194,10 @@ func (b *heartbeats) handleReply(r renewal) bool {
 	case r.carried != nil && !endsLease(r.err):
 		b.held.reportCheckpoint(r.carried, r.err)
 		b.due.Reset(0) // the lease has not been renewed yet
+	case !endsLease(r.err): // it says nothing about the grant: credentials, for example, may become valid again
+		b.scheduleRetry(r.err)
 	default:
-		b.held.markLost(r.err, nil)
-		b.held.reportCheckpoint(r.carried, b.held.lostError(r.err)) // a repeat finds what was applied
+		b.held.markLost(r.err, nil, r.carried) // the answer to a repeat says if the writes were applied
 		return false
 	}
 	return true
@@ -219,7 +233,7 @@ func (b *heartbeats) handleGrant(r grantReply) bool {
 		b.scheduleRetry(r.err)
 		return true
 	default:
-		b.held.markLost(r.err, nil)
+		b.held.markLost(r.err, nil, nil)
 		return false
 	}
 }
@@ -243,7 +257,7 @@ func (b *heartbeats) checkExpiry() bool {
 		b.expiry.Reset(left)
 		return true
 	}
-	b.held.markLost(ErrExpired, b.last)
+	b.held.markLost(ErrExpired, b.last, nil)
 	return false
 }
 
@@ -279,7 +293,7 @@ func (b *heartbeats) jitter(every time.Duration) time.Duration {
 	return least + rand.N(every-least+1)
 }
 
-// scheduleRetry schedules the renewal after a transient failure: after 1/10 of a heartbeat,
+// scheduleRetry schedules the renewal after a failure that does not end the lease: after 1/10 of a heartbeat,
 // doubling up to 1/2, with jitter.
 func (b *heartbeats) scheduleRetry(err error) {
 	every := b.held.keeper.opts.Heartbeat

@@ -16,6 +16,7 @@ type Held struct {
 	reactor runstore.Reactor // of the grant
 	cancel  context.CancelCauseFunc
 
+	over     chan struct{} // closed when finished is set
 	workDone chan struct{} // closed when the work has returned
 	loopDone chan struct{} // closed when heartbeatLoop has returned
 	renewNow chan struct{} // requests a renewal at once
@@ -30,7 +31,7 @@ type Held struct {
 	mu       sync.Mutex
 	lease    runstore.Lease
 	trust    trust
-	finished bool  // the lease is lost or the work has returned
+	finished bool  // the lease is lost or handed off, or the work has returned
 	lost     error // a *LostError
 	final    runstore.Writes
 	abandon  bool        // the lease is to be revoked, not released
@@ -43,7 +44,8 @@ type Held struct {
 func (k *Keeper) newHeld(granted Granted) *Held {
 	h := &Held{
 		keeper: k, lease: granted.Lease, reactor: granted.Lease.Reactor,
-		workDone: make(chan struct{}), loopDone: make(chan struct{}), renewNow: make(chan struct{}, 1), requests: make(chan struct{}, 1),
+		over: make(chan struct{}), workDone: make(chan struct{}), loopDone: make(chan struct{}),
+		renewNow: make(chan struct{}, 1), requests: make(chan struct{}, 1),
 	}
 	if !granted.Sent.IsZero() && !granted.Sent.After(time.Now()) {
 		// Round(0) strips the monotonic reading and leaves the wall clock.
@@ -83,15 +85,16 @@ func (h *Held) Trusted() (until time.Time, ok bool) {
 	if h.finished || h.handing.doubt != nil || h.trust.over(now) {
 		return h.trust.until, false
 	}
-	if h.trust.maybeSuspended(now, h.keeper.wall().Round(0)) {
-		select {
-		case h.renewNow <- struct{}{}:
-		default: // a renewal is requested already
-		}
+	if h.renewIfSuspended(now, h.keeper.wall()) {
 		return h.trust.until, false
 	}
 	return h.trust.until, true
 }
+
+// Done returns a channel that is closed when the lease is lost or handed off, or when the work has
+// returned. It reports a loss also to work whose context has ended before: because ctx ended, or
+// because a successor has requested the lease (Gap). The result of [Keeper.Hold] has the reason.
+func (h *Held) Done() <-chan struct{} { return h.over }
 
 // ReleaseWith sets the writes to apply with the release, in one atomic step, once the work has
 // returned with or without an error: for example the last event and the run's status. They replace
@@ -107,7 +110,7 @@ func (h *Held) ReleaseWith(w runstore.Writes) {
 }
 
 // ensureTrusted renews the lease before the work starts if too much time has passed since the
-// grant.
+// grant. It returns an error if the work must not start.
 func (h *Held) ensureTrusted(ctx context.Context) error {
 	if _, ok := h.Trusted(); ok { // the grant is recent enough
 		return nil
@@ -117,18 +120,22 @@ func (h *Held) ensureTrusted(ctx context.Context) error {
 		r = h.renew(ctx)
 		return r.err
 	})
+	reason, last := error(ErrExpired), err
 	switch {
 	case err == nil:
-		h.applyRenewal(r)
-		return nil
-	case !transient(err):
+		if h.applyRenewal(r); ctx.Err() == nil {
+			return nil
+		}
+	case endsLease(err):
 		return &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: err}
+	case !transient(err): // no work waits for a repeat to succeed
+		reason, last = err, nil
 	}
 	revoked := h.revoke(ctx) // the lease may still be live, and this holder will not use it
 	if ctx.Err() != nil {
 		return join(context.Cause(ctx), revoked)
 	}
-	return &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: ErrExpired, Last: err}
+	return &LostError{Run: h.lease.Run, Token: h.lease.Token, Reason: reason, Last: last}
 }
 
 // finish stops the heartbeats, releases the lease and combines the errors of the work, the loss and
@@ -137,7 +144,7 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	returned := time.Now()
 	deadline := returned.Add(h.keeper.opts.ReleaseTimeout)
 	h.mu.Lock()
-	h.finished = true
+	h.markOver()
 	h.mu.Unlock()
 	h.cancel(ErrEnded)
 	close(h.workDone)
@@ -180,7 +187,13 @@ func (h *Held) finish(ctx context.Context, err error) error {
 		_ = h.revoke(ctx) // report the loss, not the failed revocation
 	}
 	h.awaitPending(deadline)
-	h.endCheckpoints(lost)
+	ended := ErrEnded
+	if lost != nil {
+		ended = lost
+	}
+	h.mu.Lock()
+	h.endCheckpoints(ended)
+	h.mu.Unlock()
 	switch {
 	case handed != nil && (h.refusalOf(err) != nil || isHandoff(err) || errors.Is(err, context.Canceled)):
 		return handed

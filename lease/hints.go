@@ -13,27 +13,26 @@ type hints struct {
 	keeper *Keeper
 	run    runstore.RunID
 	on     runstore.WakeOn
-	asked  bool
-	cancel context.CancelFunc
-	ch     <-chan struct{} // nil if the store sends no wake-ups
+	cancel context.CancelFunc     // nil before begin
+	began  chan (<-chan struct{}) // delivers ch when the subscription has begun
+	ch     <-chan struct{}        // nil before that, and if the store sends no wake-ups
 }
 
-// begin subscribes to the wake-ups on its first call, and reports whether this call did. Without a
-// subscription the caller polls.
-func (h *hints) begin(ctx context.Context) bool {
+// begin starts to subscribe to the wake-ups on its first call. It does not wait for the store, which may
+// be unreachable: until the subscription has begun, and without one, the caller polls.
+func (h *hints) begin(ctx context.Context) {
 	notifier, ok := runstore.As[runstore.RunNotifier](h.keeper.store)
-	if h.asked || !ok {
-		return false
+	if h.cancel != nil || !ok {
+		return
 	}
-	h.asked = true
-	bound, cancel := context.WithCancel(ctx)
-	ch, err := notifier.RunWakeups(bound, h.run, h.on)
-	if err != nil {
-		cancel()
-		return false
-	}
-	h.ch, h.cancel = ch, cancel
-	return true
+	ctx, h.cancel = context.WithCancel(ctx)
+	began := make(chan (<-chan struct{}), 1)
+	h.began = began
+	go func() {
+		if ch, err := notifier.RunWakeups(ctx, h.run, h.on); err == nil {
+			began <- ch
+		}
+	}()
 }
 
 // end ends the subscription.
@@ -43,13 +42,16 @@ func (h *hints) end() {
 	}
 }
 
-// pause waits for d or a wake-up. It reports false if ctx has ended.
+// pause waits for d, a wake-up or the beginning of the subscription, because what happened before it
+// causes no wake-up. It reports false if ctx has ended.
 func (h *hints) pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
+	case h.ch = <-h.began:
+		return true
 	case <-h.ch:
 		return true
 	case <-timer.C:

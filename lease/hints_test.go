@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,60 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/memory"
 )
+
+// silentWakeups is a store that answers no subscription.
+type silentWakeups struct{ *memory.Handle }
+
+func (silentWakeups) RunWakeups(ctx context.Context, _ runstore.RunID, _ runstore.WakeOn) (<-chan struct{}, error) {
+	return nil, hang(ctx)
+}
+
+// TestSubscriptionThatHangs checks that a contender polls while the store does not answer its subscription.
+func TestSubscriptionThatHangs(t *testing.T) {
+	for name, contend := range map[string]func(k *lease.Keeper, ctx context.Context, req runstore.AcquireRequest) (lease.Granted, error){
+		"acquire":         (*lease.Keeper).Acquire,
+		"request handoff": (*lease.Keeper).RequestHandoff,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: 30 * time.Second})
+				keeper, err := lease.New(silentWakeups{f.shared.Open()}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				if _, err := contend(keeper, ctx, request()); err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(f.began); took < 30*time.Second || took > 32*time.Second {
+					t.Errorf("acquired after %v, want right after the expiry at 30s", took)
+				}
+			})
+		})
+	}
+}
+
+// TestHolderPollsForHandoffs checks that a holder finds a request while the store does not answer its
+// subscription.
+func TestHolderPollsForHandoffs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		keeper, err := lease.New(silentWakeups{f.shared.Open()}, &lease.Options{Handoff: lease.Gap})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			elapse(time.Second)
+			_, _ = f.keeper(nil).RequestHandoff(t.Context(), successorRequest())
+		}()
+		err = keeper.Do(t.Context(), request(), wait(time.Hour))
+		if !errors.Is(err, lease.ErrHandedOff) {
+			t.Errorf("got %v, want ErrHandedOff", err)
+		}
+	})
+}
 
 // counting counts the requests for leases.
 type counting struct {

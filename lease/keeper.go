@@ -26,6 +26,8 @@ type Keeper struct {
 	opts  Options
 	wall  func() time.Time // the wall clock; tests replace it
 	in    *instruments
+
+	suspends suspendWatch
 }
 
 // New returns a keeper on store; nil Options mean the defaults. Its error lists every invalid
@@ -59,7 +61,8 @@ type Granted struct {
 }
 
 // Work is the function that runs under a lease. It must return soon after ctx has ended;
-// context.Cause(ctx) is a [LostError] if the lease was lost. Every write it makes must present
+// context.Cause(ctx) is a [LostError] if the lease was lost before ctx ended for another reason. Work
+// that goes on after that, to clean up, sees a loss by [Held.Done]. Every write it makes must present
 // [Held.Fence].
 type Work func(ctx context.Context, held *Held) error
 
@@ -78,7 +81,9 @@ func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work)
 // The work's context ends when ctx ends or when the lease is lost. The lease counts as lost at the
 // latest when the trusted time is over: TTL less Margin after the last successful request was sent,
 // which is before the expiry on the store clock. When ctx ends, the lease is kept until work has
-// returned, so that work can clean up.
+// returned, so that work can clean up; [Held.Done] then reports a loss. A renewal that fails with an error
+// that says nothing about the grant, such as runstore.ErrInvalid from a server that does not accept the
+// client's credentials, is repeated while the lease is trusted.
 //
 // The release uses a context of its own, bounded by Options.ReleaseTimeout, and applies the writes
 // of [Held.ReleaseWith]. After [Held.Abandon] and after a panic, which continues, the lease is revoked
@@ -95,8 +100,9 @@ func (k *Keeper) Do(ctx context.Context, req runstore.AcquireRequest, work Work)
 // Hold does not run work if ctx has ended already, or ends while the lease is renewed before the work;
 // the error is then the context's cause, joined with a ReleaseError if the revocation failed. It does
 // not run work either if the trusted time is over and the lease cannot be renewed; the error is
-// then a LostError. In all these cases the lease is revoked, so that the next holder does not skip the
-// recovery of what the holder before this one left.
+// then a LostError, whose Reason is the first error that no repeat mends. In all these cases the lease is
+// revoked, unless the store has refused it, so that the next holder does not skip the recovery of what the
+// holder before this one left.
 //
 // A revocation is a commit. On a Store without the method Commit of [runstore.RunStore], a lease that
 // would be revoked is left to expire.
@@ -110,6 +116,7 @@ func (k *Keeper) Hold(ctx context.Context, granted Granted, work Work) (err erro
 	if err := h.ensureTrusted(ctx); err != nil {
 		return err
 	}
+	defer k.suspends.watch(h)()
 	ctx, h.cancel = context.WithCancelCause(ctx)
 	go h.heartbeatLoop(context.WithoutCancel(ctx))
 

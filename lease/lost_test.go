@@ -3,6 +3,8 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -297,5 +299,117 @@ func TestPanicAfterTheLoss(t *testing.T) {
 			<-ctx.Done()
 			panic("boom")
 		})
+	})
+}
+
+// A renewal that fails with an error that says nothing about the grant, as one with credentials that have
+// just been replaced, does not end the lease. It is tried again while the lease is trusted.
+func TestRenewalErrorThatSaysNothingAboutTheGrant(t *testing.T) {
+	for _, kind := range []error{runstore.ErrInvalid, runstore.ErrUnsupported, runstore.ErrCorrupt, runstore.ErrConflict} {
+		t.Run(kind.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				failures := 1
+				f.renew = func(_ context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					if n <= failures {
+						return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: kind}
+					}
+					return next()
+				}
+				if err := f.keeper(nil).Do(t.Context(), request(), wait(time.Minute)); err != nil {
+					t.Errorf("after one failure: %v, want the lease kept", err)
+				}
+				failures = math.MaxInt
+				began := time.Now()
+				var at time.Time
+				err := f.keeper(nil).Do(t.Context(), request(), untilCancelled(&at))
+				var lost *lease.LostError
+				if !errors.As(err, &lost) || !errors.Is(lost, lease.ErrExpired) || !errors.Is(lost.Last, kind) || !strings.Contains(err.Error(), kind.Error()) {
+					t.Errorf("got %v, want ErrExpired that names %v", err, kind)
+				}
+				if took := at.Sub(began); took != 27*time.Second {
+					t.Errorf("the work ended after %v, want at the end of the trusted time", took)
+				}
+			})
+		})
+	}
+}
+
+// Work whose context ended while the lease was renewed before it does not begin. The lease is revoked,
+// also if the renewal succeeded, or failed with an error that no repeat mends.
+func TestWorkDoesNotBegin(t *testing.T) {
+	for name, test := range map[string]struct {
+		cancel bool
+		answer error
+		want   error
+	}{
+		"cancelled, renewed":     {true, nil, context.Canceled},
+		"cancelled, not renewed": {true, runstore.ErrInvalid, context.Canceled},
+		"not renewed":            {false, runstore.ErrInvalid, runstore.ErrInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				f.renew = func(_ context.Context, _ int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					renewed, err := next()
+					if test.answer != nil {
+						renewed, err = runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: test.answer}
+					}
+					if test.cancel {
+						cancel()
+					}
+					return renewed, err
+				}
+				granted := f.grant(agent)
+				granted.Sent = time.Time{}
+				err := f.keeper(nil).Hold(ctx, granted, func(context.Context, *lease.Held) error {
+					t.Error("the work began")
+					return nil
+				})
+				if !errors.Is(err, test.want) || errors.Is(err, lease.ErrLost) == test.cancel {
+					t.Errorf("got %v, want %v", err, test.want)
+				}
+				f.wantFree()
+				f.wantFormer(runstore.EndRevoked)
+			})
+		})
+	}
+}
+
+// Work whose context has ended, and that goes on to clean up, sees by Done that its lease is lost.
+func TestLossAfterTheEndOfTheContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var kept *lease.Held
+		err := f.keeper(nil).Do(ctx, request(), func(ctx context.Context, held *lease.Held) error {
+			cancel()
+			<-ctx.Done()
+			elapse(time.Minute)
+			select {
+			case <-held.Done():
+				t.Error("done while the lease is held")
+			default:
+			}
+			f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: time.Minute})
+			<-held.Done()
+			if _, ok := held.Trusted(); ok {
+				t.Error("trusted after the loss")
+			}
+			return nil
+		})
+		if !errors.Is(err, lease.ErrLost) || !errors.Is(err, runstore.ErrFenced) {
+			t.Errorf("got %v, want ErrLost because of ErrFenced", err)
+		}
+		elapse(time.Hour) // the successor's lease expires
+		if err := f.keeper(nil).Do(t.Context(), request(), func(_ context.Context, held *lease.Held) error {
+			kept = held
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		<-kept.Done() // the work has returned
 	})
 }

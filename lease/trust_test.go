@@ -37,7 +37,7 @@ func TestWallClockThatWasSetLosesNoLease(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k, _, ahead := bench(t)
 				err := k.Do(t.Context(), request(), func(ctx context.Context, held *Held) error {
-					elapse(time.Second)
+					elapse(suspendInterval / 2) // not when the keeper looks at the wall clock
 					ahead.Store(int64(step))
 					_, ok := held.Trusted()
 					if want := step < 0; ok != want {
@@ -68,14 +68,8 @@ func TestHolderThatWakesFromASuspensionFindsOutBeforeItActs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, shared, ahead := bench(t)
 		err := k.Do(t.Context(), request(), func(ctx context.Context, held *Held) error {
-			elapse(time.Second)
-			ahead.Store(int64(10 * time.Minute))
-			shared.Advance(10 * time.Minute)
-			req := request()
-			req.Owner, req.TTL = "agent-b", time.Minute
-			if _, err := shared.Open().AcquireLease(ctx, req); err != nil {
-				t.Error(err)
-			}
+			elapse(suspendInterval / 2) // not when the keeper looks at the wall clock
+			suspend(t, shared, ahead)
 			if _, ok := held.Trusted(); ok {
 				t.Error("trusted after ten minutes without a renewal")
 			}
@@ -87,6 +81,53 @@ func TestHolderThatWakesFromASuspensionFindsOutBeforeItActs(t *testing.T) {
 		})
 		if !errors.Is(err, ErrLost) || !errors.Is(err, runstore.ErrFenced) {
 			t.Errorf("got %v, want ErrLost because of ErrFenced", err)
+		}
+	})
+}
+
+// suspend stands for a suspend of ten minutes in which another holder was granted the lease.
+func suspend(t *testing.T, shared *memory.Store, ahead *atomic.Int64) {
+	ahead.Store(int64(10 * time.Minute))
+	shared.Advance(10 * time.Minute)
+	req := request()
+	req.Owner, req.TTL = "agent-b", time.Minute
+	if _, err := shared.Open().AcquireLease(t.Context(), req); err != nil {
+		t.Error(err)
+	}
+}
+
+// After a suspend the lease of work that never calls Trusted is renewed long before its heartbeat is due.
+// The keeper looks at all of its leases, also at those that it holds after a time without any.
+func TestSuspendIsNoticedBeforeTheHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, shared, ahead := bench(t)
+		if _, err := shared.Open().CreateRun(t.Context(), runstore.RunSpec{ID: "run-2"}); err != nil {
+			t.Fatal(err)
+		}
+		other := request()
+		other.Run = "run-2"
+		for range 2 {
+			err := k.Do(t.Context(), other, func(ctx context.Context, held *Held) error {
+				return k.Do(ctx, request(), func(ctx context.Context, _ *Held) error {
+					elapse(suspendInterval / 2)
+					suspend(t, shared, ahead)
+					began := time.Now()
+					<-ctx.Done()
+					if took := time.Since(began); took > suspendInterval {
+						t.Errorf("the work ended after %v, want at the next look at the wall clock", took)
+					}
+					synctest.Wait()
+					if until, ok := held.Trusted(); !ok || time.Until(until) != 27*time.Second {
+						t.Errorf("the other lease is trusted until %v, %v; want renewed at once", until, ok)
+					}
+					return nil
+				})
+			})
+			if !errors.Is(err, runstore.ErrFenced) {
+				t.Errorf("got %v, want ErrFenced", err)
+			}
+			shared.Advance(2 * time.Minute) // the successor's lease expires
+			ahead.Store(0)
 		}
 	})
 }

@@ -24,6 +24,8 @@
 //     judgement, which trusts the contenders' clocks to run at the same rate, only delays requests.
 //   - A write that presents [Lock.Fence] is applied only while that grant is the current one. A
 //     leader that was stopped beyond its lease and wakes changes nothing.
+//   - A leader whose lease was lost gets no other grant before its elector has ended the leadership, so
+//     the work of OnStartedLeading never finds the fence of a later grant in [Lock.Fence].
 //   - The LeaderElectionRecord that client-go's tools read is stored with the lease, in the same
 //     atomic step, under [RecordKey].
 //

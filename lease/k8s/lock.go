@@ -18,16 +18,26 @@ import (
 // RecordKey is the key of the record that holds the LeaderElectionRecord, as JSON.
 const RecordKey runstore.RecordKey = "k8s/leader-election-record"
 
+// stoppedLeading is the event that client-go's elector records when a leadership has ended, before it calls
+// OnStoppedLeading.
+const stoppedLeading = "stopped leading"
+
 // Lock is the lock of one contender: a resourcelock.Interface on the lease of a run. It is safe for
-// concurrent use, and must be used by one elector only.
+// concurrent use, and must be used by one elector at a time.
 type Lock struct {
 	store    runstore.RunStore
 	run      runstore.RunID
 	identity runstore.Owner
 
+	requests sync.Mutex       // held by Create and Update until the store has answered
+	grant    runstore.GrantID // of an acquire request of unknown outcome; guarded by requests
+
+	// mu guards the fields below, and is not held during a request. Create and Update, which change
+	// the fence, hold requests too.
 	mu    sync.Mutex
 	fence runstore.Fence    // of the grant that this contender has, as far as it knows
-	grant runstore.GrantID  // of an acquire request of unknown outcome
+	leads bool              // Create or Update has reported that grant to the elector
+	lost  error             // the refusal that ended the leadership, until the elector has noticed
 	event func(text string) // receives RecordEvent; nil means nobody
 }
 
@@ -75,10 +85,14 @@ func (l *Lock) Identity() string { return string(l.identity) }
 // Describe implements resourcelock.Interface.
 func (l *Lock) Describe() string { return "tapestore run " + string(l.run) }
 
-// RecordEvent implements resourcelock.Interface.
+// RecordEvent implements resourcelock.Interface. The event "stopped leading", which the elector records
+// when a leadership has ended, permits the contender to acquire the lease again.
 func (l *Lock) RecordEvent(text string) {
 	l.mu.Lock()
 	f := l.event
+	if text == stoppedLeading {
+		l.leads, l.lost = false, nil
+	}
 	l.mu.Unlock()
 	if f != nil {
 		f(text)
@@ -105,14 +119,22 @@ func (l *Lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, records[0].Value, nil
 }
 
-// Create implements resourcelock.Interface: it creates the run with the lease and the record.
+// Create implements resourcelock.Interface: it creates the run with the lease and the record. In a
+// leadership whose lease was lost it returns the loss, as Update does.
 func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	writes, err := writesOf(record)
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.requests.Lock()
+	defer l.requests.Unlock()
+	if err := l.loss(); err != nil {
+		return err
+	}
+	return l.reported(l.create(ctx, record, writes))
+}
+
+func (l *Lock) create(ctx context.Context, record resourcelock.LeaderElectionRecord, writes runstore.Writes) error {
 	spec := l.spec(record)
 	created, err := l.store.CreateRun(ctx, runstore.RunSpec{ID: l.run, Unlisted: true, Lease: &spec, Writes: writes})
 	if runstore.OutcomeOf(err) == runstore.Unknown || errors.Is(err, runstore.ErrUnavailable) {
@@ -125,27 +147,54 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	if !created.New {
 		return apierrors.NewAlreadyExists(schema.GroupResource{Group: "tapestore", Resource: "runs"}, string(l.run))
 	}
-	l.fence = created.Lease.Fence()
+	l.setFence(created.Lease.Fence())
 	return l.renewIfReplayed(ctx, created.Committed, record, writes)
 }
 
 // Update implements resourcelock.Interface. It renews the lease if this contender has it, and
 // requests it otherwise. A record without a holder releases the lease (ReleaseOnCancel).
+//
+// Once the store has refused a renewal of the leader because its lease is lost, Update and Create return
+// that refusal until the elector records the event "stopped leading", at the latest after its RenewDeadline.
+// A new grant within the leadership would let work go on that began under the former one.
 func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	writes, err := writesOf(record)
 	if err != nil {
 		return err
 	}
+	l.requests.Lock()
+	defer l.requests.Unlock()
+	if record.HolderIdentity == "" {
+		return l.releaseLease(ctx, writes)
+	}
+	if err := l.loss(); err != nil {
+		return err
+	}
+	if _, ok := l.Fence(); ok {
+		return l.reported(l.renewLease(ctx, record, writes))
+	}
+	return l.reported(l.acquireLease(ctx, record, writes))
+}
+
+// loss returns the refusal that ended the leadership, if the elector has not noticed yet.
+func (l *Lock) loss() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case record.HolderIdentity == "":
-		return l.releaseLease(ctx, writes)
-	case !l.fence.IsZero():
-		return l.renewLease(ctx, record, writes)
-	default:
-		return l.acquireLease(ctx, record, writes)
-	}
+	return l.lost
+}
+
+// reported returns err, the result of Create or Update. Without an error the elector leads from now on.
+func (l *Lock) reported(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leads = l.leads || err == nil
+	return err
+}
+
+func (l *Lock) setFence(fence runstore.Fence) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fence = fence
 }
 
 func (l *Lock) acquireLease(ctx context.Context, record resourcelock.LeaderElectionRecord, writes runstore.Writes) error {
@@ -160,7 +209,7 @@ func (l *Lock) acquireLease(ctx context.Context, record resourcelock.LeaderElect
 	if granted.Ended {
 		return fmt.Errorf("%w: the lease was granted by an earlier attempt, and has ended", runstore.ErrFenced)
 	}
-	l.fence = granted.Fence()
+	l.setFence(granted.Fence())
 	return l.renewIfReplayed(ctx, granted.Committed, record, writes)
 }
 
@@ -176,21 +225,30 @@ func (l *Lock) renewIfReplayed(ctx context.Context, committed runstore.Committed
 // renewLease renews without a request id: a repeat carries later times in its record and renews again,
 // and applying the record of an earlier attempt late does no harm, because the fence holds.
 func (l *Lock) renewLease(ctx context.Context, record resourcelock.LeaderElectionRecord, writes runstore.Writes) error {
-	_, err := l.store.RenewLease(ctx, runstore.RenewRequest{Fence: l.fence, TTL: ttlOf(record), Writes: writes})
+	fence, _ := l.Fence()
+	_, err := l.store.RenewLease(ctx, runstore.RenewRequest{Fence: fence, TTL: ttlOf(record), Writes: writes})
 	switch runstore.KindOf(err) {
 	case runstore.ErrFenced, runstore.ErrNotFound, runstore.ErrLeaseExpired, runstore.ErrStoreBehind:
-		l.fence = runstore.Fence{} // the lease is lost, and the elector finds the new holder by Get
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.fence = runstore.Fence{} // the elector finds the new holder by Get
+		if l.leads {
+			l.lost = err
+		}
 	}
 	return err
 }
 
 func (l *Lock) releaseLease(ctx context.Context, writes runstore.Writes) error {
-	if l.fence.IsZero() {
+	fence, ok := l.Fence()
+	if !ok {
 		return nil
 	}
-	_, err := l.store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: l.fence, Writes: writes})
+	_, err := l.store.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: fence, Writes: writes})
 	if err == nil || runstore.OutcomeOf(err) == runstore.NotApplied && !errors.Is(err, runstore.ErrUnavailable) {
-		l.fence = runstore.Fence{}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.fence, l.leads = runstore.Fence{}, false
 	}
 	return err
 }

@@ -60,3 +60,20 @@ func PrefixEnd(prefix runstore.RecordKey) []byte {
 	end[len(end)-1]++
 	return end
 }
+
+// KeyBounds returns the bounds of the keys of a page of records: the first key that it may have, and a key
+// behind all that it may have. Neither is nil, so a statement compares with both and searches for the page
+// alone: with an alternative to a comparison (OR … IS NULL) an engine reads all later keys of the run.
+func KeyBounds(q runstore.RecordQuery) (from, end []byte) {
+	from, end = []byte(q.Prefix), PrefixEnd(q.Prefix)
+	if q.After != "" && q.After >= q.Prefix {
+		from = append([]byte(q.After), 0) // the next key in order
+	}
+	if end == nil {
+		end = behindAllKeys
+	}
+	return from, end
+}
+
+// behindAllKeys is longer than every key, so it is also behind those of bytes 0xff only.
+var behindAllKeys = bytes.Repeat([]byte{0xff}, runstore.MaxRecordKey+1)

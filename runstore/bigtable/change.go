@@ -410,7 +410,8 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
 	}
 	for ; ; ambiguous = true {
-		if !e.deadline.IsZero() && s.clock.local.Until(e.deadline) < 0 {
+		left := s.clock.local.LeastUntil(e.deadline)
+		if !e.deadline.IsZero() && left < 0 {
 			if !ambiguous {
 				return false, ambiguous, runstore.ErrLeaseExpired
 			}
@@ -430,7 +431,7 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		if !e.deadline.IsZero() {
 			var early context.CancelFunc
-			bound, early = context.WithTimeout(bound, s.clock.local.Until(e.deadline))
+			bound, early = context.WithTimeout(bound, left)
 			defer early()
 		}
 		if bound.Err() != nil && !ambiguous { // nothing was sent

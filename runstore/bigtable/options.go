@@ -28,8 +28,9 @@ type Options struct {
 	// reached, or does not answer: 30 seconds by default. The caller's context may
 	// end it earlier.
 	RetryTimeout time.Duration
-	// Clock returns the wall-clock time of this process; nil means time.Now. It decides nothing and
-	// stamps nothing, because the store clock is Bigtable's. Tests set it wrong.
+	// Clock returns the wall-clock time of this process; nil means time.Now. It stamps nothing and
+	// decides nothing, because the store clock is Bigtable's; if it jumps ahead during a write under a
+	// strict lease, Bigtable's clock is asked again. Tests set it wrong.
 	Clock func() time.Time
 	// DialOptions are further options of the connections.
 	DialOptions []grpc.DialOption

@@ -74,3 +74,47 @@ func clockIsLate(t *testing.T, write func(ctx context.Context, s *bigtable.Store
 		t.Errorf("the journal has %d events, %v, want none", len(events), err)
 	}
 }
+
+// The time of day jumps, as after a suspend of the machine during which the monotonic clock stood still,
+// while the reply with the time of Bigtable's clock is on its way. The write rests on no such reply: the
+// clock is asked again before anything is sent.
+func TestSuspendEndsAStrictWrite(t *testing.T) {
+	t.Parallel()
+	var ahead atomic.Int64
+	var jump atomic.Bool // at the next reply with the time
+	var asked, sent atomic.Int32
+	s := openBare(t, newTable(t), func(o *bigtable.Options) {
+		o.Clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := invoke(ctx, method, req, reply, cc, opts...)
+				switch {
+				case serving.Operation(ctx) == "":
+				case path.Base(method) == clock:
+					if asked.Add(1); jump.Swap(false) {
+						ahead.Store(int64(runstore.MaxTTL))
+					}
+				case path.Base(method) == "CheckAndMutateRow":
+					sent.Add(1)
+				}
+				return err
+			}))
+	})
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+		t.Fatal(err)
+	}
+	granted, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+		Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "strict", TTL: runstore.MaxTTL, Strict: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := runstore.NewBatch("run", granted.Lease.Fence())
+	b.Append("note", nil)
+	asked.Store(0)
+	sent.Store(0)
+	jump.Store(true)
+	if _, err := s.Commit(t.Context(), b); err != nil || asked.Load() != 2 || sent.Load() != 1 {
+		t.Errorf("error %v, the clock was asked %d times, want 2, and %d writes were sent, want 1", err, asked.Load(), sent.Load())
+	}
+}

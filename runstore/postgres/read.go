@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"strconv"
 	"strings"
@@ -216,18 +215,9 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, rq runstore
 
 // recordsPage returns the statement and the arguments for a page of the records with a prefix.
 func recordsPage(id runstore.RunID, rq runstore.RecordQuery) (sql string, args []any) {
-	from, end := []byte(rq.Prefix), adapter.PrefixEnd(rq.Prefix)
-	if rq.After != "" && rq.After >= rq.Prefix {
-		from = append([]byte(rq.After), 0) // the next key in order
-	}
-	if end == nil {
-		end = behindAllKeys
-	}
+	from, end := adapter.KeyBounds(rq)
 	return limited(sqlRecordsPage, rq.Limit), []any{[]byte(id), data(from), end, int64(runstore.MaxPageBytes)}
 }
-
-// behindAllKeys is longer than every key, so it is behind those of bytes 0xff only, too.
-var behindAllKeys = bytes.Repeat([]byte{0xff}, runstore.MaxRecordKey+1)
 
 func keyArgs(keys []runstore.RecordKey) [][]byte {
 	args := make([][]byte, len(keys))

@@ -12,7 +12,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
 
-// locksOf returns how many POSIX locks this process has on a database's file and its shared memory.
+// locksOf returns how many locks this process has on a database's file and its shared memory. The system
+// names no process for an open file description lock (OFDLCK).
 func locksOf(t *testing.T, path string) (n int) {
 	t.Helper()
 	all, err := os.ReadFile("/proc/locks")
@@ -26,7 +27,8 @@ func locksOf(t *testing.T, path string) (n int) {
 		}
 		inode := fmt.Sprintf(":%d ", info.Sys().(*syscall.Stat_t).Ino)
 		for line := range strings.Lines(string(all)) {
-			if strings.Contains(line, "POSIX") && strings.Contains(line, fmt.Sprintf(" %d ", os.Getpid())) && strings.Contains(line, inode) {
+			ours := strings.Contains(line, "OFDLCK") || strings.Contains(line, "POSIX") && strings.Contains(line, fmt.Sprintf(" %d ", os.Getpid()))
+			if ours && strings.Contains(line, inode) {
 				n++
 			}
 		}

@@ -7,10 +7,26 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"slices"
 
 	"modernc.org/sqlite"
 )
+
+// init selects open file description locks for database files, on Linux, before any file is opened. A
+// lock of POSIX ends when the process closes any descriptor of the file. Then a process with an SQLite
+// before 3.51 may take itself for the last user of the file, and remove the log to which this process
+// still commits. Locks of the two kinds exclude each other in the kernel, so other programs may use either. The
+// locks of the shared memory (-shm) remain those of POSIX. The driver's variable, if it is set, decides
+// instead: for a file system that has locks of POSIX only.
+//
+// Elsewhere the call fails and changes nothing, as in a process that locked a database before this
+// package was initialized.
+func init() {
+	if os.Getenv("MODERNC_SQLITE_OFD_LOCK") == "" {
+		_, _ = sqlite.OFDLocking(true)
+	}
+}
 
 // conn is one connection with its prepared statements. It calls the driver without database/sql in
 // between: the writer runs tens of thousands of statements a second on one connection, where the
@@ -100,8 +116,13 @@ func enough(full bool) error {
 	return nil
 }
 
+// rowsPerLook is after how many rows a query looks at its context: 256, which are read in about a
+// millisecond. The driver watches the context until the first row only.
+const rowsPerLook = 256
+
 // query calls each for every row until each returns an error. It returns that error, but nil for
-// errEnough. The caller may keep the blobs of a row.
+// errEnough. If ctx ends, query returns its error at most rowsPerLook rows later. The caller may keep
+// the blobs of a row.
 func (c *conn) query(ctx context.Context, query string, each func(row []driver.Value) error, args ...driver.Value) (err error) {
 	defer func() { c.damage.note(err) }()
 	s, err := c.prepare(ctx, query)
@@ -118,7 +139,7 @@ func (c *conn) query(ctx context.Context, query string, each func(row []driver.V
 		}
 	}()
 	row := make([]driver.Value, len(rows.Columns()))
-	for {
+	for n := 1; ; n++ {
 		switch err := rows.Next(row); {
 		case errors.Is(err, io.EOF):
 			return nil
@@ -130,6 +151,9 @@ func (c *conn) query(ctx context.Context, query string, each func(row []driver.V
 				return nil
 			}
 			return err
+		}
+		if n%rowsPerLook == 0 && ctx.Err() != nil {
+			return ctx.Err()
 		}
 	}
 }

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql/driver"
 	"encoding/json"
 	"os"
 	"sync"
@@ -53,7 +54,7 @@ func Scans() map[string]int {
 	return map[string]int{
 		sqlIndexPage: 7, sqlIndexPageHeads: 7, sqlRunsPage: 4, sqlRunnablePage: 4,
 		sqlIndexPageBack: 7, sqlIndexPageHeadsBack: 7, sqlRunsPageBack: 4, sqlRunnablePageBack: 4,
-		sqlRunRead: 1, sqlFeedPage: 2, sqlJournalPage: 3, sqlRecordsPage: 6, sqlRecordsByKey: 2,
+		sqlRunRead: 1, sqlFeedPage: 2, sqlJournalPage: 3, sqlRecordsPage: 4, sqlRecordsByKey: 2,
 		sqlAppend[extendUnderFence]: 9, sqlAppend[extendUnderFence+extendWithName+extendWithRecords]: 11, sqlAppendLookUp: 1, sqlLeaseRenew: 9,
 		sqlPurgeNext: 1, sqlPurgeEntries: 1, sqlPurgeRecords: 1, sqlPurgeResults: 1, sqlPurgeExtentsRead: 1, sqlPurgeEvents: 3, sqlPurgeRenumberGrants: 2,
 		sqlResultRead: 2, sqlResultNumber: 1, sqlRunnableMove: 1, sqlResultsEvict: 2,
@@ -62,6 +63,20 @@ func Scans() map[string]int {
 
 // StatementFaults returns what is wrong with the files of the folder sql.
 func StatementFaults() []string { return sqlFiles.Faults() }
+
+// RowsPerLook is rowsPerLook.
+const RowsPerLook = rowsPerLook
+
+// ReadRows reads n rows in one read, and calls each for every row.
+func ReadRows(ctx context.Context, s *Store, n int64, each func()) error {
+	const rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n LIMIT ?"
+	return s.engine.read(ctx, func(c *conn) error {
+		return c.query(ctx, rows, func([]driver.Value) error {
+			each()
+			return nil
+		}, n)
+	})
+}
 
 // JournalMode returns the journal mode of the database.
 func JournalMode(ctx context.Context, s *Store) string {

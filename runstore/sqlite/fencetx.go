@@ -20,6 +20,9 @@ import (
 // file until it goes on or ends: its late commit is no late write, because no other holder can have
 // been granted the lease.
 //
+// The connection must be one of modernc.org/sqlite, the driver of the store. Within a process, another
+// SQLite library would not see the locks of this one, and could damage the file.
+//
 // The store must have created the file: it refuses one that another application has begun. Tables
 // of the application are added later; user_version and application_id belong to the store.
 //

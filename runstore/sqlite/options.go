@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/tapestore/tapestore/runstore/adapter"
@@ -123,7 +124,35 @@ func checkPath(path string, mustExist bool) (string, error) {
 	if dir, err := os.Stat(filepath.Dir(abs)); err != nil || !dir.IsDir() {
 		return "", adapter.Invalid(field, "there is no directory %s", filepath.Dir(path))
 	}
-	return resolve(abs), nil
+	abs = resolve(abs)
+	return abs, checkLog(abs)
+}
+
+// checkLog refuses a backup that was put over the file of a database whose log is left. SQLite pairs the
+// two by name, and would replay the newer pages of the log onto the backup.
+//
+// It recognizes a backup that was made by VACUUM INTO or SQLite's backup API. The versions in such a file's
+// header (https://www.sqlite.org/fileformat.html#file_format_version_numbers) are 1, and SQLite sets and syncs
+// the 2 of a database with a log before it creates the log. The log is looked at first, because another
+// process may create it meanwhile. A plain copy of the file cannot be recognized.
+//
+// Reading the header closes a descriptor of the file, which would end locks of POSIX, see explain.
+func checkLog(path string) error {
+	log, err := os.Stat(path + "-wal")
+	if err != nil || log.Size() == 0 || !sqlite.OFDLockingEnabled() {
+		return nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil // SQLite reports it
+	}
+	defer func() { _ = file.Close() }()
+	var versions [2]byte
+	if _, err := file.ReadAt(versions[:], 18); err != nil || versions != [2]byte{1, 1} {
+		return nil
+	}
+	return adapter.Invalid("store URL", "file %s is a backup, and the log %[1]s-wal is of the database that was there before; "+
+		"to restore the backup delete %[1]s-wal and %[1]s-shm, and keep %[1]s-witness", path)
 }
 
 // resolve resolves the links of a path as SQLite does, also links that lead to no file yet. So all links to a

@@ -90,12 +90,12 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 			return nil
 		}
 		p := adapter.NewPage(q.Limit)
-		end := adapter.PrefixEnd(q.Prefix) // nil is NULL
+		from, end := adapter.KeyBounds(q)
 		return c.query(ctx, sqlRecordsPage, func(v []driver.Value) error {
 			r := scanRecord(v)
 			records = append(records, r)
 			return enough(p.Add(len(r.Value)))
-		}, no[0], blob(q.Prefix), end, end, blob(q.After), int64(q.Limit))
+		}, no[0], data(from), end, int64(q.Limit))
 	})
 	return records, err
 }

@@ -1,12 +1,15 @@
 package sqlite_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	driver "modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/tapestore/tapestore/conformance/engines/embedded"
@@ -340,5 +343,49 @@ func TestRestoreOnAFailingDisk(t *testing.T) {
 				return
 			}
 		})
+	}
+}
+
+// TestRestoreOverALeftoverLog puts a backup over the file of a store that was killed, and leaves the log. SQLite
+// would replay the log onto the backup. The store is refused until the log is deleted, and left as it is.
+func TestRestoreOverALeftoverLog(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, embedded.NewHost())
+	lease := held(t, s, runstore.MaxTTL)
+	saved := filepath.Join(t.TempDir(), "backup.db")
+	exec(t, path, "VACUUM INTO '"+saved+"'")
+	if err := appendEvent(t, s, lease); err != nil {
+		t.Fatal(err)
+	}
+	killed := backup(t, path)
+	if !driver.OFDLockingEnabled() {
+		t.Skip("not applicable: without open file description locks the header of a file is not read")
+	}
+	copyFile(t, path+"-witness", killed+"-witness")
+	copyFile(t, saved, killed)
+	log, err := os.ReadFile(killed + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, options := range []sqlite.Options{{}, {ReadOnly: true}} {
+		s, err := sqlite.Open(t.Context(), killed, &options)
+		if err == nil {
+			_ = s.Close()
+		}
+		if !errors.Is(err, runstore.ErrInvalid) || !strings.Contains(err.Error(), "delete "+killed+"-wal") {
+			t.Errorf("open with the log: got %v, want ErrInvalid and what to delete", err)
+		}
+	}
+	if left, err := os.ReadFile(killed + "-wal"); err != nil || !bytes.Equal(left, log) {
+		t.Errorf("the log was changed, error %v", err)
+	}
+	if err := os.Remove(killed + "-wal"); err != nil {
+		t.Fatal(err)
+	}
+	s = openAt(t, killed, embedded.NewHost())
+	checkEpochRaised(t, s)
+	if err := appendEvent(t, s, lease); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("append by the holder: got %v, want ErrFenced", err)
 	}
 }
