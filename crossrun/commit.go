@@ -136,11 +136,11 @@ func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
 	if result, known, err := c.lookUp(ctx); err != nil || known { // an answer here costs no other write
 		return result, false, err
 	}
-	made, applied, err := c.openMark(ctx, &in)
+	made, unusable, err := c.openMark(ctx, &in)
 	switch {
 	case err != nil:
 		return c.resolveUnmarked(ctx, err)
-	case applied:
+	case unusable:
 		return c.replaceMark(ctx, in)
 	}
 	// The order matters: a step that is applied after the mark was read moves the mark, and one that was
@@ -153,8 +153,13 @@ func (c call) commitByIntent(ctx context.Context) (Result, bool, error) {
 	}
 	done, err := c.store.Commit(ctx, in.propose(c.lead.Guards()))
 	if err != nil {
-		if made && !undecidable(err) {
-			removeMark(ctx, c.store, in, in.mark)
+		// An earlier call whose intent is still on its way may rely on this mark, too. Without the mark it
+		// can no longer be applied, so that the refusal is final.
+		if !undecidable(err) && (made || c.repeat && !meetsIntent(err)) {
+			_, kept := c.store.Commit(ctx, deleteMark(in.other, in.markKey(), in.mark))
+			if c.repeat && undecidable(kept) {
+				return Result{}, false, pendingError(in.lead, kept)
+			}
 		}
 		return c.resolveLeadRefusal(ctx, err)
 	}
@@ -190,9 +195,10 @@ func intentOf(lead, other runstore.Batch, id runstore.BatchID) intent {
 }
 
 // openMark makes sure that the mark exists on the other run and stores its version in in.mark. made
-// reports whether this call created the mark. applied reports that the mark may be the verdict on an earlier
-// call: that a step was applied. A step that no earlier call can have begun takes any mark.
-func (c call) openMark(ctx context.Context, in *intent) (made, applied bool, err error) {
+// reports whether this call created the mark. unusable reports that the mark may be the verdict on an earlier
+// call, namely that a step was applied, or that it has just been deleted. A step that no earlier call can have
+// begun takes any mark.
+func (c call) openMark(ctx context.Context, in *intent) (made, unusable bool, err error) {
 	done, err := c.store.Commit(ctx, in.createMark())
 	var conflict *runstore.ConflictError
 	switch {
@@ -207,19 +213,16 @@ func (c call) openMark(ctx context.Context, in *intent) (made, applied bool, err
 		return false, false, nil
 	}
 	rec, found, err := read(ctx, c.store, in.other, in.markKey())
-	if err != nil || !found { // without the mark the step cannot be applied, and Commit starts over
-		return false, false, err
+	if err != nil || !found {
+		return false, !found, err
 	}
 	in.mark = rec.Version
 	m, err := decodeMark(rec.Value)
-	if err != nil {
-		return false, false, unreadable(in.other, in.markKey(), err)
-	}
-	return false, m.verdict == verdictApplied, nil
+	return false, err != nil || m.verdict == verdictApplied, nil // what a newer version wrote may be any verdict
 }
 
-// replaceMark deletes the mark of a step that was applied, so that Commit starts over without it. If a step of
-// the lead is in progress, which may depend on the mark, replaceMark completes that step instead.
+// replaceMark deletes an unusable mark, so that Commit starts over without it. If a step of the lead is in
+// progress, which may depend on the mark, replaceMark completes that step instead.
 func (c call) replaceMark(ctx context.Context, in intent) (Result, bool, error) {
 	if refusal := c.askLead(ctx); refusal != nil {
 		return c.resolveLeadRefusal(ctx, refusal)

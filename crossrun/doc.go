@@ -14,8 +14,9 @@
 // the step again if the guards hold. With a write-ahead intent that write precedes the intent, so an
 // intent that a repeat has left behind, and a later write of the repeat that arrives late, never apply
 // the step again. The guarantee does not include repeats after a purge of either run, repeats in the
-// other mode (see [Commit]), and repeats under a grant of a later epoch for which [Recover] was not
-// called.
+// other mode (see [Commit]), repeats under a grant of a later epoch for which [Recover] was not
+// called, and a second copy of write 1 that reaches the store after the step has ended and the lead,
+// under the same grant, no longer remembers that write: the lead's batch may then be applied again.
 //
 // If the store is a runstore.MultiCommitter, a step is one atomic write: no reader sees half of it.
 //

@@ -170,6 +170,101 @@ func TestRepeatOfAStepWhoseMarkIsLeft(t *testing.T) {
 	}
 }
 
+// TestRepeatMeetsAMarkOfANewerVersion proves that a mark that cannot be read blocks no step.
+func TestRepeatMeetsAMarkOfANewerVersion(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	base := memory.New(nil).Open()
+	create(t, base, "run", "registry")
+	lead, other := claim(hold(t, base, "run"))
+	lead.ID = "step"
+	if _, err := crossrun.Commit(ctx, &dying{base, 2}, lead, other); err == nil {
+		t.Fatal("the call that makes the mark was not cut short")
+	}
+	marks, err := base.ReadRecords(ctx, "registry", runstore.RecordQuery{Prefix: crossrun.Reserved, Limit: 2})
+	if err != nil || len(marks) != 1 {
+		t.Fatalf("%d marks, %v, want one", len(marks), err)
+	}
+	b := runstore.NewBatch("registry", runstore.AtVersion(marks[0].Key, marks[0].Version))
+	b.Put(marks[0].Key, []byte{2})
+	if _, err := base.Commit(ctx, b); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := crossrun.Commit(ctx, struct{ runstore.RunStore }{base}, lead, other); err != nil {
+		t.Error(err)
+	}
+	if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
+		t.Errorf("the step was made %d times, want once on each run", got)
+	}
+	clean(t, base, "run", "registry")
+}
+
+// keeping is a store, no MultiCommitter, that keeps commit number at instead of making it.
+type keeping struct {
+	runstore.RunStore
+	at   int
+	kept runstore.Batch
+}
+
+func (s *keeping) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
+	if s.at--; s.at == 0 {
+		s.kept = b
+		return runstore.Committed{}, runstore.ErrUnknownOutcome
+	}
+	return s.RunStore.Commit(ctx, b)
+}
+
+// TestRefusalOfARepeatIsFinal proves that nothing is applied after a repeat was refused by the lead, even if
+// the intent of the first call arrives after that and the lead's guards hold again. If the repeat cannot
+// prevent that, it ends with an unknown outcome.
+func TestRefusalOfARepeatIsFinal(t *testing.T) {
+	t.Parallel()
+	for _, cut := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the repeat cannot delete the mark %t", cut), func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			base := memory.New(nil).Open()
+			create(t, base, "run", "registry")
+			lead, other := claim(hold(t, base, "run"))
+			lead.Require(runstore.AtVersion("busy", 0))
+			lead.ID = "step"
+			first := &keeping{RunStore: base, at: 4}
+			if _, err := crossrun.Commit(ctx, first, lead, other); err == nil {
+				t.Fatal("the first call was not cut short")
+			}
+			change := func(do func(*runstore.Batch)) {
+				b := runstore.NewBatch("run", runstore.Unguarded("test"))
+				do(&b)
+				if _, err := base.Commit(ctx, b); err != nil {
+					t.Error(err)
+				}
+			}
+			change(func(b *runstore.Batch) { b.Put("busy", nil) })
+			repeats, want := runstore.RunStore(struct{ runstore.RunStore }{base}), runstore.ErrConflict
+			if cut {
+				repeats, want = &failing{base, 5, runstore.ErrUnavailable, false}, runstore.ErrUnknownOutcome
+			}
+			if _, err := crossrun.Commit(ctx, repeats, lead, other); !errors.Is(err, want) {
+				t.Errorf("the repeat: %v, want %v", err, want)
+			}
+			if cut {
+				return
+			}
+			change(func(b *runstore.Batch) { b.Delete("busy") })
+			if _, err := base.Commit(ctx, first.kept); err != nil {
+				t.Errorf("the intent that arrives late: %v", err)
+			}
+			if _, err := crossrun.Settle(ctx, base, "run"); err != nil {
+				t.Error(err)
+			}
+			if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{0, 0} {
+				t.Errorf("the step was made %d times after it was refused", got)
+			}
+			clean(t, base, "run", "registry")
+		})
+	}
+}
+
 // changing is a store that calls do before commit number at; do may replace the store.
 type changing struct {
 	runstore.RunStore

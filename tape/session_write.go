@@ -201,7 +201,7 @@ func (t *Tape) markDeleted(ctx context.Context, key SessionKey, f runstore.Fence
 		return false, err
 	}
 	if err := t.finishDeletion(ctx, key.run()); err != nil {
-		return false, unknownStep(key.run(), err)
+		return false, unknown("step over two runs", key.run(), err)
 	}
 	return true, nil
 }

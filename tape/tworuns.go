@@ -41,21 +41,14 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 	defer end()
 	lead := runstore.NewBatch(f.Run(), f)
 	lead.ID = runstore.NewBatchID()
-	var lost error // the unknown outcome of the last call that had one
-	done, err := optimistic.Repeat(ctx, func() (crossrun.Result, error) {
-		done, err := crossrun.Commit(ctx, t.steps(), lead, b)
-		if runstore.OutcomeOf(err) == runstore.Unknown {
-			lost = err
-		}
-		return done, err
-	})
+	done, lost, err := repeat(ctx, func() (crossrun.Result, error) { return crossrun.Commit(ctx, t.steps(), lead, b) })
 	switch {
 	case err == nil:
 		return done.Other, nil
 	case lost != nil:
 		// The lead may no longer remember the step: then the refusal of a repeat says nothing about the first
 		// call, and a conflict may be with the first call's own change.
-		return runstore.Committed{}, unknownStep(f.Run(), lost)
+		return runstore.Committed{}, unknown("step over two runs", f.Run(), lost)
 	case errors.Is(err, runstore.ErrNotFound):
 		if _, unread := t.store.GetRun(ctx, f.Run()); errors.Is(unread, runstore.ErrNotFound) {
 			return runstore.Committed{}, refuse(ErrNoSuchRun, "no such run: that of the fence")
@@ -111,12 +104,6 @@ func (s repeating) Commit(ctx context.Context, b runstore.Batch) (runstore.Commi
 	return optimistic.Repeat(ctx, func() (runstore.Committed, error) { return s.RunStore.Commit(ctx, b) })
 }
 
-// unknownStep returns err as an unknown outcome that matches no other kind: err may have a kind of
-// its own, such as runstore.ErrFenced, which says nothing about the step.
-func unknownStep(lead runstore.RunID, err error) error {
-	return &runstore.OpError{Op: "step over two runs", Run: lead, Err: runstore.ErrUnknownOutcome, Cause: errors.New(err.Error())}
-}
-
 // meetsStep reports whether a write was refused because its run leads a step in progress.
 func meetsStep(err error) bool {
 	var conflict *runstore.ConflictError
@@ -142,7 +129,7 @@ func (t *Tape) acquireLease(ctx context.Context, req runstore.AcquireRequest) (r
 		return runstore.Granted{}, err
 	}
 	if err := t.recoverStep(ctx, granted.Fence()); err != nil {
-		return runstore.Granted{}, unknownStep(req.Run, err)
+		return runstore.Granted{}, unknown("step over two runs", req.Run, err)
 	}
 	return granted, nil
 }
