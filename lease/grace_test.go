@@ -177,6 +177,35 @@ func TestGraceEnds(t *testing.T) {
 	})
 }
 
+// A holder whose renewals the store refuses has no grace: a contender can reach the store,
+// too. In the grace the first refusal ends the work.
+func TestRefusalsHaveNoGrace(t *testing.T) {
+	for name, c := range map[string]struct{ refused, ends time.Duration }{
+		"from the beginning": {0, 27 * time.Second},
+		"in the grace":       {40 * time.Second, 51 * time.Second}, // the latest time of a renewal
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.renew = func(context.Context, int, func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					if time.Since(f.began) < c.refused {
+						return runstore.Renewed{}, unavailable()
+					}
+					return runstore.Renewed{}, runstore.ErrInvalid
+				}
+				err := f.keeper(&lease.Options{Grace: time.Hour}).Do(t.Context(), request(), wait(2*time.Hour))
+				var lost *lease.LostError
+				if took := time.Since(f.began); !errors.Is(err, lease.ErrExpired) || took < max(c.refused, 27*time.Second) || took > c.ends {
+					t.Errorf("the work ended after %v with %v, want ErrExpired after at most %v", took, err, c.ends)
+				}
+				if !errors.As(err, &lost) || !errors.Is(lost.Last, runstore.ErrInvalid) {
+					t.Errorf("the error %v does not name the refusal", err)
+				}
+			})
+		})
+	}
+}
+
 // A holder that the store fences in its grace ends at once.
 func TestGraceEndsWithATakeover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -219,9 +219,9 @@ func (h *Held) markHandedOff(done *HandedOffError) {
 	done.Mode = Overlap
 	h.handing.done = done
 	if !h.finished {
+		h.cancel(done)
 		h.markOver()
 		h.endCheckpoints(done)
-		h.cancel(done)
 	}
 }
 

@@ -54,10 +54,10 @@ func (h *Held) markLost(reason, last error, answered *checkpoint) {
 	if h.finished {
 		return
 	}
-	h.markOver()
 	h.lost = lost
-	h.endCheckpoints(lost)
 	h.cancel(lost)
+	h.markOver()
+	h.endCheckpoints(lost)
 }
 
 // markOver records that the lease is lost, was handed off or is about to end with the work, for a caller
@@ -196,6 +196,7 @@ func (b *heartbeats) handleReply(r renewal) bool {
 		b.due.Reset(0) // the lease has not been renewed yet
 	case !endsLease(r.err): // it says nothing about the grant: credentials, for example, may become valid again
 		b.scheduleRetry(r.err)
+		b.expiry.Reset(0) // there may be no grace any more
 	default:
 		b.held.markLost(r.err, nil, r.carried) // the answer to a repeat says if the writes were applied
 		return false
@@ -253,7 +254,11 @@ func (b *heartbeats) checkExpiry() bool {
 		}
 	default:
 	}
-	if left := time.Until(b.held.trustedUntil().Add(b.held.grace())); left > 0 {
+	end := b.held.trustedUntil()
+	if b.last == nil || transient(b.last) { // otherwise the store was reached, and a contender can take the lease
+		end = end.Add(b.held.grace())
+	}
+	if left := time.Until(end); left > 0 {
 		b.expiry.Reset(left)
 		return true
 	}

@@ -25,11 +25,16 @@
 //   - A write that presents [Lock.Fence] is applied only while that grant is the current one. A
 //     leader that was stopped beyond its lease and wakes changes nothing.
 //   - A leader whose lease was lost gets no other grant before its elector has ended the leadership, so
-//     the work of OnStartedLeading never finds the fence of a later grant in [Lock.Fence].
+//     work that ends with the context of OnStartedLeading never finds the fence of a later grant in
+//     [Lock.Fence].
 //   - The LeaderElectionRecord that client-go's tools read is stored with the lease, in the same
 //     atomic step, under [RecordKey].
 //
 // # What it does not guarantee
+//
+// client-go does not wait for OnStartedLeading. If the process goes on after OnStoppedLeading and runs another
+// elector with the lock, do so only after OnStartedLeading has returned: what still works would find the fence of
+// the next leadership in [Lock.Fence], or would share it, if the lease was never lost.
 //
 // client-go ends the context of OnStartedLeading when it cannot renew within RenewDeadline. A process
 // that is paused does not notice in time, and what it then writes without the fence, for example to

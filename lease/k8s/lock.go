@@ -18,9 +18,12 @@ import (
 // RecordKey is the key of the record that holds the LeaderElectionRecord, as JSON.
 const RecordKey runstore.RecordKey = "k8s/leader-election-record"
 
-// stoppedLeading is the event that client-go's elector records when a leadership has ended, before it calls
-// OnStoppedLeading.
-const stoppedLeading = "stopped leading"
+// The events that client-go's elector records before it calls OnStartedLeading, and when a leadership has
+// ended, before it calls OnStoppedLeading.
+const (
+	becameLeader   = "became leader"
+	stoppedLeading = "stopped leading"
+)
 
 // Lock is the lock of one contender: a resourcelock.Interface on the lease of a run. It is safe for
 // concurrent use, and must be used by one elector at a time.
@@ -36,7 +39,7 @@ type Lock struct {
 	// the fence, hold requests too.
 	mu    sync.Mutex
 	fence runstore.Fence    // of the grant that this contender has, as far as it knows
-	leads bool              // Create or Update has reported that grant to the elector
+	leads bool              // the elector has a leadership
 	lost  error             // the refusal that ended the leadership, until the elector has noticed
 	event func(text string) // receives RecordEvent; nil means nobody
 }
@@ -90,7 +93,10 @@ func (l *Lock) Describe() string { return "tapestore run " + string(l.run) }
 func (l *Lock) RecordEvent(text string) {
 	l.mu.Lock()
 	f := l.event
-	if text == stoppedLeading {
+	switch text {
+	case becameLeader:
+		l.leads = true
+	case stoppedLeading:
 		l.leads, l.lost = false, nil
 	}
 	l.mu.Unlock()
@@ -131,10 +137,6 @@ func (l *Lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	if err := l.loss(); err != nil {
 		return err
 	}
-	return l.reported(l.create(ctx, record, writes))
-}
-
-func (l *Lock) create(ctx context.Context, record resourcelock.LeaderElectionRecord, writes runstore.Writes) error {
 	spec := l.spec(record)
 	created, err := l.store.CreateRun(ctx, runstore.RunSpec{ID: l.run, Unlisted: true, Lease: &spec, Writes: writes})
 	if runstore.OutcomeOf(err) == runstore.Unknown || errors.Is(err, runstore.ErrUnavailable) {
@@ -171,9 +173,9 @@ func (l *Lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 		return err
 	}
 	if _, ok := l.Fence(); ok {
-		return l.reported(l.renewLease(ctx, record, writes))
+		return l.renewLease(ctx, record, writes)
 	}
-	return l.reported(l.acquireLease(ctx, record, writes))
+	return l.acquireLease(ctx, record, writes)
 }
 
 // loss returns the refusal that ended the leadership, if the elector has not noticed yet.
@@ -181,14 +183,6 @@ func (l *Lock) loss() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lost
-}
-
-// reported returns err, the result of Create or Update. Without an error the elector leads from now on.
-func (l *Lock) reported(err error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.leads = l.leads || err == nil
-	return err
 }
 
 func (l *Lock) setFence(fence runstore.Fence) {
@@ -248,7 +242,7 @@ func (l *Lock) releaseLease(ctx context.Context, writes runstore.Writes) error {
 	if err == nil || runstore.OutcomeOf(err) == runstore.NotApplied && !errors.Is(err, runstore.ErrUnavailable) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.fence, l.leads = runstore.Fence{}, false
+		l.fence = runstore.Fence{}
 	}
 	return err
 }
