@@ -8,30 +8,10 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// commit commits b under a batch id, and repeats it if the reply was lost. A conflict after that is an unknown
-// outcome, so that no caller takes it for a reason to write again.
+// commit commits b under a batch id, and repeats it if the reply was lost.
 func (t *Tape) commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	if b.ID == "" {
-		b.ID = runstore.NewBatchID()
-	}
-	done, lost, err := repeat(ctx, func() (runstore.Committed, error) { return t.store.Commit(ctx, b) })
-	if lost != nil && errors.Is(err, runstore.ErrConflict) {
-		return runstore.Committed{}, unknown("commit", b.Run(), lost)
-	}
+	done, err := optimistic.Commit(ctx, t.store, b)
 	return done, noSuchRun(err)
-}
-
-// repeat is optimistic.Repeat. It also returns the unknown outcome of the last call that had one: the run may no
-// longer remember a write whose reply was lost, and refuse its repeat for the write's own change.
-func repeat[R any](ctx context.Context, step func() (R, error)) (done R, lost, err error) {
-	done, err = optimistic.Repeat(ctx, func() (R, error) {
-		done, err := step()
-		if runstore.OutcomeOf(err) == runstore.Unknown {
-			lost = err
-		}
-		return done, err
-	})
-	return done, lost, err
 }
 
 // unknown returns err as an unknown outcome that matches no other kind: err may have a kind of its own, such as

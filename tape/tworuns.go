@@ -41,7 +41,14 @@ func (t *Tape) commitUnder(ctx context.Context, f runstore.Fence, b runstore.Bat
 	defer end()
 	lead := runstore.NewBatch(f.Run(), f)
 	lead.ID = runstore.NewBatchID()
-	done, lost, err := repeat(ctx, func() (crossrun.Result, error) { return crossrun.Commit(ctx, t.steps(), lead, b) })
+	var lost error // the unknown outcome of the last call that had one
+	done, err := optimistic.Repeat(ctx, func() (crossrun.Result, error) {
+		done, err := crossrun.Commit(ctx, t.steps(), lead, b)
+		if runstore.OutcomeOf(err) == runstore.Unknown {
+			lost = err
+		}
+		return done, err
+	})
 	switch {
 	case err == nil:
 		return done.Other, nil

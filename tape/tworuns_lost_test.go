@@ -3,7 +3,6 @@ package tape_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -14,35 +13,31 @@ import (
 	"github.com/tapestore/tapestore/tape"
 )
 
-// losing is a store, no MultiCommitter, that loses the replies to one write: the first, or the last write of a
-// step on its lead. From the next write on it loses nothing more, and remembers no batch.
+// losing is a store, no MultiCommitter, that loses the replies to the last write of a step on its lead. From
+// the next write on it loses nothing more, and remembers no batch.
 type losing struct {
 	runstore.RunStore
-	steps bool // it is the last write of a step
-	lost  int
-	over  bool
+	lost int
+	over bool
 }
 
 func (s *losing) Commit(ctx context.Context, b runstore.Batch) (runstore.Committed, error) {
-	chosen := s.lost == 0
-	if s.steps {
-		chosen = slices.ContainsFunc(b.Records, func(r runstore.RecordWrite) bool { return r.Key == crossrun.IntentKey && r.Delete })
-	}
-	if s.over = s.over || s.lost > 0 && !chosen; s.over {
+	finishes := slices.ContainsFunc(b.Records, func(r runstore.RecordWrite) bool { return r.Key == crossrun.IntentKey && r.Delete })
+	if s.over = s.over || s.lost > 0 && !finishes; s.over {
 		b.ID = ""
 	}
 	done, err := s.RunStore.Commit(ctx, b)
-	if err == nil && chosen && !s.over {
+	if err == nil && finishes && !s.over {
 		s.lost++
 		return runstore.Committed{}, errReplyLost
 	}
 	return done, err
 }
 
-// TestWriteThatIsForgottenBeforeItsRepeat proves that a write, also under the fence of another run, is not applied
-// again if its replies were lost and the run no longer remembers it: its own change makes the repeat's guards
+// TestStepThatIsForgottenBeforeItsRepeat proves that a write under the fence of another run is not applied
+// again if its replies were lost and the lead no longer remembers it: its own change makes the repeat's guards
 // fail, and the outcome is unknown, whereas a conflict would let the caller read and write again.
-func TestWriteThatIsForgottenBeforeItsRepeat(t *testing.T) {
+func TestStepThatIsForgottenBeforeItsRepeat(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		do    func(context.Context, *tape.Tape, runstore.Fence) error
@@ -61,33 +56,28 @@ func TestWriteThatIsForgottenBeforeItsRepeat(t *testing.T) {
 			return err
 		}, timesWritten},
 	} {
-		for _, fenced := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, fenced by another run %t", name, fenced), func(t *testing.T) {
-				t.Parallel()
-				synctest.Test(t, func(t *testing.T) {
-					s := memory.New(nil).Open()
-					tp := tape.New(s, nil)
-					if _, err := tp.WriteValue(t.Context(), valueKey, "1", "w", 0, runstore.Fence{}); err != nil {
-						t.Fatal(err)
-					}
-					f := prepareSession(t, tp).Lease.Fence()
-					if !fenced {
-						f = runstore.Fence{}
-					}
-					cut := &losing{RunStore: s, steps: fenced}
-					err := c.do(t.Context(), tape.New(cut, nil), f)
-					if !cut.over {
-						t.Error("the write was not repeated")
-					}
-					if !errors.Is(err, runstore.ErrUnknownOutcome) || errors.Is(err, runstore.ErrConflict) {
-						t.Errorf("the write ended with %v, want an unknown outcome that matches no conflict", err)
-					}
-					if n := c.times(t, tp); n != 1 {
-						t.Errorf("the write was made %d times, want once", n)
-					}
-				})
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := memory.New(nil).Open()
+				tp := tape.New(s, nil)
+				if _, err := tp.WriteValue(t.Context(), valueKey, "1", "w", 0, runstore.Fence{}); err != nil {
+					t.Fatal(err)
+				}
+				f := prepareSession(t, tp).Lease.Fence()
+				cut := &losing{RunStore: s}
+				err := c.do(t.Context(), tape.New(cut, nil), f)
+				if !cut.over {
+					t.Error("the step was not repeated")
+				}
+				if !errors.Is(err, runstore.ErrUnknownOutcome) || errors.Is(err, runstore.ErrConflict) {
+					t.Errorf("the write ended with %v, want an unknown outcome that matches no conflict", err)
+				}
+				if n := c.times(t, tp); n != 1 {
+					t.Errorf("the write was made %d times, want once", n)
+				}
 			})
-		}
+		})
 	}
 }
 

@@ -230,7 +230,9 @@ func (s *engine) ensureEpoch(ctx context.Context) error {
 				return err
 			}
 		case !x.Ended: // the handle that raised it has crashed, or has not finished
-			return s.finishRaise(ctx, x)
+			if err := s.finishRaise(ctx, x); err != nil {
+				return err
+			}
 		case s.cluster != "" && strings.Contains(x.Incarnation, unknownCluster): // until now no failover was noticed
 			if err := s.nameCluster(ctx, x); err != nil {
 				return err

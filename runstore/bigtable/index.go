@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"maps"
 	"fmt"
 	"slices"
 	"time"
@@ -372,10 +373,10 @@ type missingValue struct {
 // before the scan read the run's row, it is lost: then fetch leaves out the entry.
 func (v *verifier) fetch(ctx context.Context, wanted []wantedValue, of []takenEntry) (err error) {
 	var first error
-	lost := map[int]bool{}
+	before, lost := maps.Clone(v.missing), map[int]bool{} // entries of one run may want one value
 	err = v.store.fetchEachValue(ctx, wanted, func(i int, missing error) {
 		id, which := wanted[i].run, missingValue{wanted[i].run, *wanted[i].pack}
-		if !v.missing[which] {
+		if !before[which] {
 			v.missing[which] = true
 			first = cmp.Or(first, missing)
 		} else if v.store.skipDamaged(id, corrupt(missing)); !lost[of[i].place] {

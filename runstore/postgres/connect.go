@@ -250,10 +250,16 @@ func (e *engine) raiseForIncarnation(lifetime context.Context, conn *pgx.Conn, k
 	return runstore.CheckEpoch(epoch)
 }
 
+// maxRaise is how long a raise of the epoch may take: 10 minutes. A server that falls silent meanwhile keeps
+// a connection, and Close, for no longer.
+const maxRaise = 10 * time.Minute
+
 // raiseEpoch raises the epoch and returns it. If ifOther is set, it raises the epoch only if the store was in
-// another incarnation than at, and otherwise returns 0. The raise takes any time until ctx ends. It is one
-// transaction in one round trip, so an ERROR of the server means that the epoch was not raised.
+// another incarnation than at, and otherwise returns 0. The raise may take maxRaise. It is one transaction in
+// one round trip, so an ERROR of the server means that the epoch was not raised.
 func (e *engine) raiseEpoch(ctx context.Context, conn *pgx.Conn, why string, at incarnation, ifOther bool) (epoch runstore.Epoch, err error) {
+	ctx, cancel := context.WithTimeout(ctx, maxRaise)
+	defer cancel()
 	unbindStatement(conn)
 	var batch pgx.Batch
 	batch.Queue(sqlEpochUntimed)
