@@ -5,8 +5,8 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"maps"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
