@@ -41,6 +41,19 @@ var unguarded = map[string]func(runstore.Lease) (lead, other runstore.Batch){
 	},
 }
 
+// checkMadeOnce checks that a step was made once on each of its runs, and that Sweep leaves nothing of it: a
+// call that was cut short may have left its mark.
+func checkMadeOnce(t *testing.T, base runstore.RunStore) {
+	t.Helper()
+	if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
+		t.Errorf("the step was made %d times, want once on each run", got)
+	}
+	if _, err := crossrun.Sweep(t.Context(), base, "registry"); err != nil {
+		t.Error(err)
+	}
+	clean(t, base, "run", "registry")
+}
+
 // TestRepeatOfAStepThatEndsMeanwhile proves that a repeat applies nothing if another caller completes the
 // first call's step while the repeat is on its way, also where the lead's guards would hold again.
 func TestRepeatOfAStepThatEndsMeanwhile(t *testing.T) {
@@ -64,13 +77,7 @@ func TestRepeatOfAStepThatEndsMeanwhile(t *testing.T) {
 					if repeat.Lead.FirstSeq != 1 || repeat.Lead.LastSeq != 1 {
 						t.Errorf("the repeat appended events %d to %d, want event 1", repeat.Lead.FirstSeq, repeat.Lead.LastSeq)
 					}
-					if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
-						t.Errorf("the step was made %d times, want once on each run", got)
-					}
-					if _, err := crossrun.Sweep(ctx, base, "registry"); err != nil { // a call that was cut short left its mark
-						t.Error(err)
-					}
-					clean(t, base, "run", "registry")
+					checkMadeOnce(t, base)
 				})
 			}
 		}
@@ -121,13 +128,7 @@ func TestRepeatThatIsCutShort(t *testing.T) {
 							}
 						}
 						hold(t, forgotten{base}, "run")
-						if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
-							t.Errorf("the step was made %d times, want once on each run", got)
-						}
-						if _, err := crossrun.Sweep(ctx, base, "registry"); err != nil {
-							t.Error(err)
-						}
-						clean(t, base, "run", "registry")
+						checkMadeOnce(t, base)
 					})
 				}
 			}
@@ -157,13 +158,7 @@ func TestRepeatOfAStepWhoseMarkIsLeft(t *testing.T) {
 						t.Errorf("the repeat: %v, want the first result", err)
 					}
 					hold(t, forgotten{base}, "run")
-					if got := [2]int{claims(t, base, "run"), claims(t, base, "registry")}; got != [2]int{1, 1} {
-						t.Errorf("the step was made %d times, want once on each run", got)
-					}
-					if _, err := crossrun.Sweep(ctx, base, "registry"); err != nil {
-						t.Error(err)
-					}
-					clean(t, base, "run", "registry")
+					checkMadeOnce(t, base)
 				})
 			}
 		}

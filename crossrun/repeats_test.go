@@ -14,7 +14,7 @@ import (
 // TestRepeatsInAnyOrder lets several callers make one step under one id while others settle it and sweep its
 // marks, with any of their operations lost or delayed. Afterwards the lead no longer remembers the step, the
 // delayed operations are made, and a successor takes the run over: the step is on both runs once, or on
-// neither if no caller was told that it is.
+// neither if no call succeeded.
 func TestRepeatsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	stories := uint64(3000)
@@ -29,7 +29,7 @@ func TestRepeatsInAnyOrder(t *testing.T) {
 		}
 	}
 	t.Logf("steps: %v", seen)
-	if seen["made, and told so"] == 0 || seen["made"] == 0 || seen["not made"] == 0 {
+	if seen["made, and a call succeeded"] == 0 || seen["made"] == 0 || seen["not made"] == 0 {
 		t.Errorf("steps: %v, want some of each kind", seen)
 	}
 }
@@ -48,7 +48,7 @@ func repeats(t *testing.T, seed uint64, seen map[string]int) {
 		}
 		return []fault{diesBefore, diesAfter, losesRequest, losesReply, delaysRequest}[random.IntN(5)]
 	}}
-	told := false
+	succeeded := false
 	for n := range 3 {
 		s.add(fmt.Sprint("driver-", n), store, func(g gated) {
 			lead, other := unguarded["nothing that the step guards is moved"](lease)
@@ -56,9 +56,9 @@ func repeats(t *testing.T, seed uint64, seen map[string]int) {
 			lead.ID = "step"
 			for range 2 {
 				_, err := crossrun.Commit(ctx, g, lead, other)
-				told = told || err == nil
+				succeeded = succeeded || err == nil
 				if errors.Is(err, runstore.ErrConflict) {
-					t.Errorf("a driver was told %v, and nothing that the step guards was moved", err)
+					t.Errorf("a call ended with %v, and nothing that the step guards was moved", err)
 				}
 			}
 		})
@@ -77,12 +77,12 @@ func repeats(t *testing.T, seed uint64, seen map[string]int) {
 	}
 	hold(t, store, "run")
 	made := [2]int{claims(t, base, "run"), claims(t, base, "registry")}
-	if made != [2]int{1, 1} && (told || made != [2]int{}) {
-		t.Errorf("the step was made %d times, and a caller was told that it was made: %t", made, told)
+	if made != [2]int{1, 1} && (succeeded || made != [2]int{}) {
+		t.Errorf("the step was made %d times; a call succeeded: %t", made, succeeded)
 	}
 	switch {
-	case told:
-		seen["made, and told so"]++
+	case succeeded:
+		seen["made, and a call succeeded"]++
 	case made[0] > 0:
 		seen["made"]++
 	default:

@@ -14,8 +14,8 @@ func (t *Tape) commit(ctx context.Context, b runstore.Batch) (runstore.Committed
 	return done, noSuchRun(err)
 }
 
-// unknown returns err as an unknown outcome that matches no other kind: err may have a kind of its own, such as
-// runstore.ErrFenced, which says nothing about the write.
+// unknown returns err as an unknown outcome that matches no other kind: the kind of err, such as
+// runstore.ErrFenced, says nothing about the write.
 func unknown(op string, run runstore.RunID, err error) error {
 	return &runstore.OpError{Op: op, Run: run, Err: runstore.ErrUnknownOutcome, Cause: errors.New(err.Error())}
 }

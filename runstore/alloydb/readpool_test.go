@@ -153,8 +153,8 @@ func TestNodeOfUnknownLagIsNotRead(t *testing.T) {
 	}
 }
 
-// TestMessagesDoNotShortenTheLag checks that a node is as far behind as what it has replayed,
-// whatever its receiver reports. The report is that of a receiver which starts again every few
+// TestMessagesDoNotShortenTheLag checks that the lag of a node depends on what it has replayed, and not
+// on the report of its receiver. This report is that of a receiver that starts again every few
 // seconds, because the primary has removed the log that the node needs.
 func TestMessagesDoNotShortenTheLag(t *testing.T) {
 	t.Parallel()
