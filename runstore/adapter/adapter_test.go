@@ -12,6 +12,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
@@ -148,6 +149,9 @@ func TestErrors(t *testing.T) {
 		if id != "run" {
 			t.Errorf("Classify was given the run %q", id)
 		}
+		if errors.Is(err, runstore.ErrUnknownOutcome) {
+			t.Errorf("Classify was called with %v", err)
+		}
 		if errors.Is(err, io.ErrNoProgress) {
 			return classified
 		}
@@ -155,6 +159,7 @@ func TestErrors(t *testing.T) {
 	}})
 	for _, tc := range []struct{ err, want error }{
 		{nil, nil}, {runstore.ErrFenced, runstore.ErrFenced}, {io.EOF, runstore.ErrUnknownOutcome}, {io.ErrNoProgress, runstore.ErrCorrupt},
+		{outcome.Unknown(io.ErrNoProgress), runstore.ErrUnknownOutcome},
 	} {
 		e.err = tc.err
 		done, err := s.Commit(t.Context(), runstore.NewBatch("run", runstore.Unguarded("test")))

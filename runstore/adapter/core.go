@@ -47,6 +47,7 @@ type Options struct {
 	// Before, if not nil, runs before each operation. The operation ends with its error.
 	Before func(ctx context.Context) error
 	// Classify, if not nil, returns the error of an operation on a run, "" for none, with the
-	// engine's knowledge: an error that it classifies with package outcome, or err itself.
+	// engine's knowledge: an error that it classifies with package outcome, or err itself. It is not
+	// called with an ErrUnknownOutcome, which no cause makes definite.
 	Classify func(id runstore.RunID, err error) error
 }

@@ -2,6 +2,7 @@ package adapter
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -63,7 +64,7 @@ func (s *Store) do(ctx context.Context, name string, id runstore.RunID, invalid 
 		}
 	}
 	err := f(ctx)
-	if err != nil && s.opts.Classify != nil {
+	if err != nil && s.opts.Classify != nil && !errors.Is(err, runstore.ErrUnknownOutcome) {
 		err = s.opts.Classify(id, err)
 	}
 	return err

@@ -172,15 +172,17 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			// the rows that were written ahead must stay.
 			ticket.lostRace(ctx, s, r, n.epoch)
 			r.forget()
-			if err = s.load(ctx, r, n); err == nil {
-				swapped, err = e.isApplied(&r.head)
-			}
-			if errors.Is(err, errLongAgo) && !ambiguous {
+			err = s.load(ctx, r, n)
+			switch {
+			case err != nil:
+			case ambiguous || r.head.remembers(e.head.Rev):
+				swapped, err = s.isApplied(ctx, r.id, e, &r.head)
+			default:
 				// The handle was far behind when it sent its only copy, which found another
 				// revision. An unseen repeat would look the same if that many writes came
 				// between its copies, so the rows written ahead are left to the orphan scan,
 				// which deletes them if no head names them.
-				err, orphans = nil, nil
+				orphans = nil
 			}
 			if err != nil {
 				r.forget()
@@ -392,7 +394,7 @@ func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.G
 //
 // Bigtable's client never repeats a conditional mutation. swap does, and so may an interceptor or a retry
 // policy of the caller, unseen. So if the predicate did not match, either another write was first or a copy
-// of this one. The nonces of the head show which (edit.isApplied). No copy that is still on its way can be
+// of this one. The nonces show which (engine.isApplied). No copy that is still on its way can be
 // applied after that.
 func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Backoff, ticket *ticket) (swapped, ambiguous bool, err error) {
 	e.stored, e.sent = e.head.revision(), s.clock.local.Read()
@@ -417,7 +419,7 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 			}
 			found, err := s.readRun(ctx, r.id)
 			if err == nil {
-				swapped, err = e.isApplied(&found.head)
+				swapped, err = s.isApplied(ctx, r.id, e, &found.head)
 			}
 			if err == nil && !swapped {
 				err = errLate // a copy may still be under way
@@ -452,19 +454,6 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 			return false, ambiguous, outcome.Unknown(s.explain(outcome.Cause(ctx, err)))
 		}
 	}
-}
-
-// isApplied reports whether the change was applied, by a head that was read after it was sent. It returns
-// errLongAgo if the head has too many later revisions to show that.
-func (e *edit) isApplied(found *head) (applied bool, err error) {
-	applied, known := found.wrote(e.head.Rev, e.nonce)
-	if !known {
-		return false, errLongAgo
-	}
-	if applied && found.Rev > e.head.Rev { // what is known beside the head is out of date
-		e.superseded = true
-	}
-	return applied, nil
 }
 
 // noteApplied updates what the handle knows after a change was applied, and queues what follows from it.

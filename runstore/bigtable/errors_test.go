@@ -6,9 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -66,42 +63,6 @@ func TestOthersAreAlwaysFirst(t *testing.T) {
 	}
 	fails(t, err, runstore.ErrUnavailable, bigtable.ErrBusy, runstore.NotApplied)
 	seqs(t, s, written+writes)
-}
-
-// A writer whose reply was lost, and who asks after more writes than the head remembers,
-// cannot know: neither whether it was made nor that it was not.
-func TestOutcomeOfLongAgo(t *testing.T) {
-	t.Parallel()
-	for _, made := range []bool{true, false} {
-		table := newTable(t)
-		var other *bigtable.Store
-		lost := false
-		s := openBare(t, table, meddle(func(_ context.Context, send func() error) error {
-			if !lost {
-				return send()
-			}
-			lost = false
-			if made {
-				if err := send(); err != nil {
-					t.Error(err)
-				}
-			}
-			for range bigtable.MaxNonces + 1 {
-				commit(t, other, signal("run", "since"))
-			}
-			return status.Error(codes.Unavailable, "lost")
-		}))
-		other = openBare(t, table)
-		hold(t, s, "run")
-		want := runstore.Seq(bigtable.MaxNonces + 1)
-		if made {
-			want++
-		}
-		lost = true
-		_, err := s.Commit(t.Context(), signal("run", "which?"))
-		fails(t, err, runstore.ErrUnknownOutcome, bigtable.ErrLongAgo, runstore.Unknown)
-		seqs(t, s, want)
-	}
 }
 
 // A creation that finds the run, and then does not, since it was purged in between, was

@@ -258,7 +258,7 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 	if err == nil && !applied {
 		var now *row
 		if now, err = s.readRun(ctx, r.id); err == nil {
-			if applied, err = m.isApplied(&now.head); err == nil && !applied {
+			if applied, err = s.isApplied(ctx, r.id, m.edit, &now.head); err == nil && !applied {
 				s.garbage.deleteOrphans(m.orphans()...)
 			}
 		}

@@ -13,7 +13,7 @@ import (
 // classify returns the error of an operation, an unclassified one as unavailable. Only a COMMIT
 // leaves an outcome unknown, and the writer classifies the errors of COMMIT itself.
 func classify(_ runstore.RunID, err error) error {
-	if outcome.Definite(err) || errors.Is(err, runstore.ErrUnknownOutcome) {
+	if outcome.Definite(err) {
 		return err
 	}
 	return unavailable(err)

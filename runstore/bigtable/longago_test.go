@@ -1,0 +1,132 @@
+package bigtable_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"testing"
+
+	client "cloud.google.com/go/bigtable"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// loseOne commits b to "run". The first request gets no answer, and arrives only if made is set. Before
+// loseOne sends the second one it calls since with another handle.
+func loseOne(t testing.TB, b runstore.Batch, made bool, since func(other *bigtable.Store, tbl *client.Table, l runstore.Lease)) (s *bigtable.Store, done runstore.Committed, err error) {
+	t.Helper()
+	table := newTable(t)
+	var other *bigtable.Store
+	var lease runstore.Lease
+	lost := false
+	s = openBare(t, table, meddle(func(_ context.Context, send func() error) error {
+		if !lost {
+			return send()
+		}
+		lost = false
+		if made {
+			if err := send(); err != nil {
+				t.Error(err)
+			}
+		}
+		since(other, raw(t, table), lease)
+		return status.Error(codes.Unavailable, "lost")
+	}))
+	other = openBare(t, table)
+	lease = hold(t, s, "run")
+	lost = true
+	done, err = s.Commit(t.Context(), b)
+	return s, done, err
+}
+
+// overtake makes more writes to "run" than its head remembers.
+func overtake(t testing.TB, s *bigtable.Store) {
+	t.Helper()
+	for range bigtable.MaxNonces + 1 {
+		commit(t, s, signal("run", "since"))
+	}
+}
+
+// A write whose reply was lost, of a run that has had more writes since than its head remembers, is found in
+// the journal if it has events, whether these are sealed or not. So it is made once, and its outcome is known.
+func TestJournalShowsWritesOfLongAgo(t *testing.T) {
+	t.Parallel()
+	for _, made := range []bool{true, false} {
+		for _, sealed := range []bool{true, false} {
+			b := signal("run", "which?")
+			b.Append("signal", []byte("its second event"))
+			s, done, err := loseOne(t, b, made, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) {
+				overtake(t, other)
+				if sealed {
+					overtake(t, other)
+					seal(t, other, "run")
+				}
+			})
+			if err != nil {
+				t.Errorf("made %v, sealed %v: %v", made, sealed, err)
+				continue
+			}
+			events, err := s.ReadJournal(t.Context(), "run", 1, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := slices.IndexFunc(events, func(e runstore.Event) bool { return string(e.Data) == "which?" })
+			others := slices.DeleteFunc(slices.Clone(events), func(e runstore.Event) bool { return string(e.Data) != "since" })
+			if len(events) != len(others)+2 || first < 0 || events[first].Seq != done.FirstSeq || done.LastSeq != done.FirstSeq+1 {
+				t.Errorf("made %v, sealed %v: %d events, %d of others, the batch at %d, which the commit reported as %+v", made, sealed, len(events), len(others), first+1, done)
+			}
+			if made != (done.FirstSeq == 1) {
+				t.Errorf("made %v, sealed %v: the batch has seq %d", made, sealed, done.FirstSeq)
+			}
+		}
+	}
+}
+
+// The outcome of such a write is unknown if it has no events, or if the run and its journal were purged since.
+func TestOutcomeOfLongAgo(t *testing.T) {
+	t.Parallel()
+	put := runstore.NewBatch("run", runstore.Unguarded("test"))
+	put.Put("record", []byte("which?"))
+	for _, made := range []bool{true, false} {
+		_, _, err := loseOne(t, put, made, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) { overtake(t, other) })
+		fails(t, err, runstore.ErrUnknownOutcome, bigtable.ErrLongAgo, runstore.Unknown)
+		s, _, err := loseOne(t, signal("run", "which?"), made, func(other *bigtable.Store, _ *client.Table, l runstore.Lease) {
+			purge(t, other, l)
+			holdAnew(t, other, "run")
+			overtake(t, other)
+		})
+		fails(t, err, runstore.ErrUnknownOutcome, bigtable.ErrLongAgo, runstore.Unknown)
+		seqs(t, s, bigtable.MaxNonces+1)
+	}
+}
+
+// Nor is the outcome known if the event is in a segment that is lost or damaged.
+func TestDamagedJournalShowsNothing(t *testing.T) {
+	t.Parallel()
+	for _, m := range []*client.Mutation{deleteRow(), damagedSegment()} {
+		_, _, err := loseOne(t, signal("run", "which?"), true, func(other *bigtable.Store, tbl *client.Table, _ runstore.Lease) {
+			overtake(t, other)
+			overtake(t, other)
+			seal(t, other, "run")
+			if err := tbl.Apply(t.Context(), slices.Min(slices.Collect(maps.Keys(segmentRows(t, tbl)))), m); err != nil {
+				t.Error(err)
+			}
+		})
+		fails(t, err, runstore.ErrUnknownOutcome, runstore.ErrUnknownOutcome, runstore.Unknown)
+	}
+}
+
+func deleteRow() *client.Mutation {
+	m := client.NewMutation()
+	m.DeleteRow()
+	return m
+}
+
+func damagedSegment() *client.Mutation {
+	m := client.NewMutation()
+	m.Set("x", "", client.Now(), []byte{200})
+	return m
+}

@@ -1,0 +1,58 @@
+package bigtable
+
+import (
+	"context"
+
+	"github.com/tapestore/tapestore/runstore"
+)
+
+// isApplied reports whether a change was applied, by a head that was read after it was sent. If the head has
+// too many later revisions to show that, the journal does: its events have the nonces of their writes for as
+// long as the run exists. Otherwise isApplied returns errLongAgo.
+func (s *engine) isApplied(ctx context.Context, id runstore.RunID, e *edit, found *head) (applied bool, err error) {
+	applied, known := found.wrote(e.head.Rev, e.nonce)
+	if !known && e.done.FirstSeq > 0 {
+		applied, known, err = s.hasAppended(ctx, id, e)
+	}
+	if err != nil {
+		return false, err
+	}
+	if !known {
+		return false, errLongAgo
+	}
+	if applied && found.Rev > e.head.Rev { // what is known beside the head is out of date
+		e.superseded = true
+	}
+	return applied, nil
+}
+
+// hasAppended reports whether the run's journal has the events of a change. known is false if the run was
+// purged since the change was decided: its journal went with it.
+func (s *engine) hasAppended(ctx context.Context, id runstore.RunID, e *edit) (appended, known bool, err error) {
+	seq := int64(e.done.FirstSeq)
+	r, err := s.readRun(ctx, id, eventColumns(seq, seq))
+	if err != nil || !r.exists() || r.head.Generation != e.head.Generation || r.head.GenerationBy != e.head.GenerationBy {
+		return false, false, err
+	}
+	if seq > r.head.Seq {
+		return false, true, nil
+	}
+	var events journalSegment
+	if seq > r.head.Sealed*segmentSize {
+		err = r.events(func(one journalEvent, _ []byte) error {
+			events = append(events, one)
+			return nil
+		})
+	} else {
+		key := segmentKey(id, r.head.Generation, (seq-1)/segmentSize) // segments are immutable
+		var segments map[string]journalSegment
+		segments, err = s.readSegments(ctx, []string{key})
+		events = segments[key]
+	}
+	for _, one := range events {
+		if one.seq == seq {
+			appended, known = one.meta.Nonce == e.nonce, true
+		}
+	}
+	return appended, known, err
+}
