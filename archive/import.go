@@ -64,7 +64,8 @@ var ErrNotPurgedHere = errors.New("the target does not remember the tokens of th
 //
 // Errors: *DamageError; ErrConflicts; ErrEpoch; ErrUnsupported if the target is no runstore.Mover or no
 // runstore.EpochManager, or the archive is of a newer format; ErrNotPurgedHere; ErrLeaseHeld if another import holds a
-// run; ErrFenced if another import has taken a run over; those of the store.
+// run; ErrFenced if another import has taken a run over; ErrUnknownOutcome if the reply to the last part of a
+// run was lost, and the run is complete with a new holder; those of the store.
 func Import(ctx context.Context, from *Source, to runstore.RunStore, opts *ImportOptions) (ImportReport, error) {
 	im := &importer{store: to}
 	if opts != nil {

@@ -167,8 +167,9 @@ func (w *runImport) write(ctx context.Context, part runstore.Import) error {
 }
 
 // applied reports whether the store has a part of this import. A part is atomic, so one item stands for
-// all of it. Without the run's last token, another import or a driver has taken the run over, and a
-// repeat of the part is fenced.
+// all of it. Without the run's last token, another import has taken the run over, and a repeat of the
+// part is fenced. But after the last part, a driver may have taken over the run that this import has
+// finished, or another import has finished it: which of the two is unknown.
 func (w *runImport) applied(ctx context.Context, part runstore.Import) (bool, error) {
 	run, err := w.store.GetRun(ctx, w.h.ID)
 	switch {
@@ -176,6 +177,8 @@ func (w *runImport) applied(ctx context.Context, part runstore.Import) (bool, er
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("%w: %w", runstore.ErrUnknownOutcome, err)
+	case part.Release && run.Status != StatusImporting && run.Token != w.fence.Token():
+		return false, fmt.Errorf("%w: the run is imported, by this import or by another one, and has a new holder; repeat the import", runstore.ErrUnknownOutcome)
 	case run.Token != w.fence.Token():
 		return false, nil
 	case part.Release:

@@ -2,9 +2,9 @@ package archive_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/tapestore/tapestore/archive"
 	"github.com/tapestore/tapestore/runstore"
@@ -79,7 +79,8 @@ func refuseExisting(ctx context.Context, s runstore.RunStore, part runstore.Impo
 }
 
 // The reply to the last part is lost, and another import takes the run over and finishes it: the first
-// does not count the run as imported by it.
+// does not count the run as imported by it, and reports an unknown outcome, because the last part may
+// have been applied.
 func TestImportIsTakenOverAtItsEnd(t *testing.T) {
 	t.Parallel()
 	source := newMemory(t)
@@ -101,9 +102,42 @@ func TestImportIsTakenOverAtItsEnd(t *testing.T) {
 			return runstore.ErrUnknownOutcome
 		}
 		report, err := archive.Import(t.Context(), stream(moved), target, nil)
-		if !errors.Is(err, runstore.ErrFenced) || report.Imported.Runs != 0 {
+		if runstore.OutcomeOf(err) != runstore.Unknown || report.Imported.Runs != 0 {
 			t.Errorf("the first import: %+v, %v", report, err)
 		}
 		mustEqual(t, source, store.Open())
+	})
+}
+
+// TestImportWhoseRunIsDrivenAtOnce checks that an import is not reported as fenced when the reply to its
+// last part is lost, and a driver acquires the lease of the run before the repeat.
+func TestImportWhoseRunIsDrivenAtOnce(t *testing.T) {
+	t.Parallel()
+	source := newMemory(t)
+	queuedRun(t, source, "run", 3, 3, 3)
+	moved := export(t, source)
+	synctest.Test(t, func(t *testing.T) {
+		target := &partStore{Handle: memory.New(nil).Open()}
+		lost := false
+		target.part = func(ctx context.Context, part runstore.Import, apply func() error) error {
+			if lost || !part.Release {
+				return apply()
+			}
+			lost = true
+			if err := apply(); err != nil {
+				t.Error(err)
+			}
+			driver := runstore.LeaseSpec{Owner: "driver", TTL: time.Minute, Grant: runstore.NewGrantID()}
+			if _, err := target.AcquireLease(ctx, runstore.AcquireRequest{Run: "run", LeaseSpec: driver}); err != nil {
+				t.Error(err)
+			}
+			return runstore.ErrUnknownOutcome
+		}
+		if report, err := archive.Import(t.Context(), stream(moved), target, nil); runstore.OutcomeOf(err) != runstore.Unknown {
+			t.Errorf("got %+v, %v, want an unknown outcome", report, err)
+		}
+		if report, err := archive.Import(t.Context(), stream(moved), target, nil); err != nil || report.Present != 1 {
+			t.Errorf("the repeat: %+v, %v", report, err)
+		}
 	})
 }

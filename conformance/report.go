@@ -27,7 +27,7 @@ type Result struct {
 	// Doc is the Doc of a case that failed.
 	Doc string `json:"doc,omitempty"`
 	MS  int64  `json:"ms"`
-	// LeftOut lists the repetitions that a quick run left out, such as "5000 of 100000 events".
+	// LeftOut lists what the case left out, such as "5000 of 100000 events" in a quick run.
 	LeftOut []string `json:"left_out,omitempty"`
 	// RPCs lists the methods that a case of the wire protocol called, in alphabetical order.
 	RPCs []string `json:"rpcs,omitempty"`

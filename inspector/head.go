@@ -136,8 +136,8 @@ func statusLevel(s tape.RunStatus) string {
 // page points it out: a call to a model rarely takes longer.
 const stalledAfter = 5 * time.Minute
 
-// headProblems returns what needs attention in the head of a run.
-func headProblems(head runstore.Run, v headView, now time.Time) (all []problemView) {
+// headProblems returns what needs attention in the head of a run that has had no driver since waiting.
+func headProblems(head runstore.Run, v headView, waiting, now time.Time) (all []problemView) {
 	add := func(level, what, why string, since time.Time) {
 		all = append(all, problemView{Level: level, What: what, Why: why, Since: since})
 	}
@@ -154,8 +154,8 @@ func headProblems(head runstore.Run, v headView, now time.Time) (all []problemVi
 			add(levelWarn, "holder", "it renews the lease, and commits nothing", h.ProgressedAt)
 		}
 	case stateFree:
-		if since := head.WaitingSince(); !since.IsZero() && now.Sub(since) > lateAfter {
-			add(levelWarn, "run", "it wants a driver, and none has acquired the lease", since)
+		if !waiting.IsZero() && now.Sub(waiting) > lateAfter {
+			add(levelWarn, "run", "it wants a driver, and none has acquired the lease", waiting)
 		}
 	}
 	if v.Level != "" {

@@ -290,6 +290,8 @@ type unmoved struct {
 	runstore.RunStore
 }
 
+func (s unmoved) Unwrap() runstore.RunStore { return s.RunStore }
+
 func (s unmoved) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
 	entries, err := s.RunStore.ScanIndex(ctx, q)
 	for i, e := range entries {
@@ -356,6 +358,38 @@ func TestWithoutADriverSince(t *testing.T) {
 		}
 		if v := read[runView](b, "run", "run", "idle"); len(v.Problems) != 0 {
 			t.Errorf("a run that wants no driver: %+v", v.Problems)
+		}
+	})
+}
+
+// termless is a store that does not list terms.
+type termless struct{ runstore.RunStore }
+
+// TestReleasedLongBeforeTheExpiry checks that a run whose lease was released waits since the release, also
+// before the expiry that the lease had, and since its runnable time where the store lists no terms.
+func TestReleasedLongBeforeTheExpiry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, nil)
+		runnable := time.Now()
+		held := b.create(runstore.RunSpec{ID: "run", Runnable: runstore.After(0), Lease: &runstore.LeaseSpec{Owner: "o", TTL: 30 * time.Minute}})
+		time.Sleep(10 * time.Minute)
+		release := runstore.NewBatch("run", held.Fence())
+		release.Release = true
+		b.commit(release)
+		released := time.Now()
+		time.Sleep(lateAfter + time.Second)
+		for _, since := range []time.Time{released, runnable} {
+			if since.Equal(runnable) {
+				b.handler = New(termless{b.store}, nil)
+			}
+			v := read[runView](b, "run", "run", "run")
+			if len(v.Problems) != 1 || v.Problems[0].What != "run" || !v.Problems[0].Since.Equal(since) {
+				t.Errorf("the run has no driver since %v: %+v", since, v.Problems)
+			}
+			if q := read[struct{ Queues []queueView }](b, "queues").Queues[0]; !q.Oldest.Equal(since) || q.Level != levelWarn {
+				t.Errorf("the queue: %+v, want the oldest %v and a warning", q, since)
+			}
 		}
 	})
 }

@@ -78,7 +78,7 @@ func (in *inspector) queues(ctx context.Context, _ params) (any, error) {
 				q.Oldest = now
 				for _, e := range entries {
 					size += len(e.Record.Value) + len(e.Head.Summary.Value)
-					if at := dueSince(known.index, e, now); at.Before(q.Oldest) {
+					if at := in.dueSince(ctx, known.index, e, now); at.Before(q.Oldest) {
 						q.Oldest = at
 					}
 				}
@@ -99,16 +99,34 @@ func (in *inspector) queues(ctx context.Context, _ params) (any, error) {
 
 // dueSince returns the time since which an entry of an index is due, or from which it will be. The
 // time of an entry of runstore.IndexRunnable may be long before that: a renewal does not move the
-// entry, and a release moves it back to RunnableAt. After a release before the expiry the entry is due
-// at once, so the time is not after now then.
-func dueSince(index runstore.IndexName, e runstore.IndexEntry, now time.Time) time.Time {
+// entry, and a release moves it back to RunnableAt.
+func (in *inspector) dueSince(ctx context.Context, index runstore.IndexName, e runstore.IndexEntry, now time.Time) time.Time {
 	if index != runstore.IndexRunnable {
 		return e.At
 	}
-	since := e.Head.WaitingSince()
-	if since.After(now) && !e.Head.Live(now) {
-		if since = e.Head.RunnableAt; since.Before(now) {
-			return now
+	return in.waitingSince(ctx, e.Head, now)
+}
+
+// waitingSince returns runstore.Run.WaitingSince, but for a run whose lease was released and has not
+// reached its expiry: such a run waits since the release. Where the store does not list the release, the
+// time is RunnableAt, which may be too early, so that no run without a driver is overlooked.
+func (in *inspector) waitingSince(ctx context.Context, head runstore.Run, now time.Time) time.Time {
+	since := head.WaitingSince()
+	if !since.After(now) || head.Live(now) {
+		return since
+	}
+	since = head.RunnableAt
+	reader, ok := runstore.As[runstore.TermReader](in.store)
+	if !ok || since.After(now) {
+		return since
+	}
+	terms, err := reader.ReadTerms(ctx, head.ID)
+	if err != nil { // the time without the terms is good enough
+		return since
+	}
+	for _, t := range terms {
+		if t.Token == head.Token && t.EndedAt.After(since) {
+			return t.EndedAt
 		}
 	}
 	return since
@@ -176,7 +194,7 @@ func (in *inspector) queue(ctx context.Context, p params) (any, error) {
 	size := 0
 	for _, e := range page {
 		size += len(e.Record.Value) + len(e.Head.Summary.Value)
-		entry := entryView{At: dueSince(q.Index, e, now), Head: viewHead(e.Head, now)}
+		entry := entryView{At: in.dueSince(ctx, q.Index, e, now), Head: viewHead(e.Head, now)}
 		if e.Record.Version != 0 {
 			record := viewRecord(e.Run, e.Record, now)
 			entry.Record = &record

@@ -82,7 +82,7 @@ func (in *inspector) readRun(ctx context.Context, id runstore.RunID) (v runView,
 		return v, err
 	}
 	v.Run = viewHead(head, v.Now)
-	v.Problems = append(v.Problems, headProblems(head, v.Run, v.Now)...)
+	v.Problems = append(v.Problems, headProblems(head, v.Run, in.waitingSince(ctx, head, v.Now), v.Now)...)
 	state, err := json.Marshal([]any{v.Run, v.Last, v.Problems})
 	sum := sha256.Sum256(state)
 	v.Tag = base64.RawURLEncoding.EncodeToString(sum[:12])

@@ -29,6 +29,7 @@ type checkpoint struct {
 //     no writes, so that the refusal does not cost the lease. It matches runstore.ErrUnknownOutcome
 //     too where an earlier renewal had carried the writes, its outcome is unknown, and the refusal does
 //     not show it (runstore.ErrCorrupt, ErrInvalid, ErrUnsupported).
+//   - runstore.ErrForgotten, an unknown outcome: the store no longer shows whether the writes were applied.
 //   - [ErrEnded]: the work has returned. It matches runstore.ErrUnknownOutcome where a renewal had
 //     carried the writes and its outcome is unknown. What belongs to the end of the work goes to
 //     [Held.ReleaseWith].

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -186,7 +187,7 @@ func (b *heartbeats) handleReply(r renewal) bool {
 		if b.scheduleNext(); b.handing {
 			b.due.Reset(0)
 		}
-	case transient(r.err):
+	case transient(r.err) && (r.carried == nil || !errors.Is(r.err, runstore.ErrForgotten)): // the store would apply forgotten writes again
 		if c := r.carried; c != nil && c.doubt == nil && runstore.OutcomeOf(r.err) == runstore.Unknown {
 			c.doubt = &r
 		}

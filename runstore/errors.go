@@ -33,7 +33,8 @@ var (
 	// retry is safe.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrUnknownOutcome: the reply to a write was lost, and the write may or may not have been
-	// applied. The caller repeats the write with the same batch or grant id.
+	// applied. The caller repeats the write with the same batch or grant id, unless the cause is
+	// [ErrForgotten].
 	ErrUnknownOutcome = errors.New("unknown outcome")
 	// ErrNoProgress: the holder has renewed its lease for longer than its MaxStall without
 	// committing an event or a record (I13); see [NoProgressError].
@@ -48,6 +49,12 @@ var (
 	// ErrClosed: the handle was closed.
 	ErrClosed = errors.New("store is closed")
 )
+
+// ErrForgotten is the cause of an ErrUnknownOutcome that no repeat resolves: the reply to a request was lost,
+// and since then the run was purged, or has had so many other writes that the store no longer shows whether
+// the request was applied. A repeat under the same batch id or grant id is a new request to the store, so
+// the caller must read what the run has before it writes again.
+var ErrForgotten = errors.New("the store no longer shows whether the request was applied")
 
 // Kinds returns every kind of error, for tables that must be complete.
 func Kinds() []error {

@@ -47,13 +47,21 @@ func (s *Server) authenticate(ctx context.Context) (client string, _ context.Con
 		err = s.checkCertificate(ctx)
 	} else if p, err = s.principal(ctx, method); err == nil {
 		ctx = auth.NewContext(ctx, p)
-		client = "principal " + p.Name
+		client = clientOf(ctx)
 	}
 	if err != nil {
 		s.refused.log(s.opts.Logger, method, address, p.Name, err)
 		return client, ctx, accessStatus(method, err)
 	}
 	return client, ctx, nil
+}
+
+// clientOf returns the name for limits of an authenticated call's client.
+func clientOf(ctx context.Context) string {
+	if p, ok := auth.FromContext(ctx); ok {
+		return "principal " + p.Name
+	}
+	return clientlimit.Network(clientAddress(ctx))
 }
 
 // principal returns the principal of a call, and an error unless it may call the method.

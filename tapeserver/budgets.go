@@ -37,7 +37,7 @@ func (s *service) ChargeBudget(ctx context.Context, req *tapepb.ChargeBudgetRequ
 	}
 	b, err := s.tape.ChargeBudget(ctx, tape.BudgetCharge{Run: id, USD: req.GetUsd(), Tokens: req.GetTokens(), Fence: fence})
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, statusOf(s.refused(ctx, fence, err))
 	}
 	s.wrote(fence)
 	return budgetState(b), nil

@@ -21,7 +21,7 @@ func (s *service) RecordDecision(ctx context.Context, req *tapepb.RecordDecision
 		Response: req.GetResponseJson(), Rationale: req.GetRationale(), PolicyVersion: req.GetPolicyVersion(),
 	}, fence)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, statusOf(s.refused(ctx, fence, err))
 	}
 	s.wrote(fence)
 	return decisionRecord(req.GetRunId(), d), nil
@@ -54,7 +54,7 @@ func (s *service) BeginEffect(ctx context.Context, req *tapepb.BeginEffectReques
 		err = s.admitOther(ctx, e)
 	}
 	if err != nil {
-		return nil, beginEffectStatus(err)
+		return nil, beginEffectStatus(s.refused(ctx, fence, err))
 	}
 	s.wrote(fence)
 	return &tapepb.BeginEffectResponse{

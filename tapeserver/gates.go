@@ -18,7 +18,7 @@ func (s *service) AwaitSignal(ctx context.Context, req *tapepb.AwaitSignalReques
 		Run: id, Gate: req.GetGateName(), Context: req.GetPayloadJson(), Fence: fence,
 	})
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, statusOf(s.refused(ctx, fence, err))
 	}
 	s.wrote(fence)
 	if !delivered {

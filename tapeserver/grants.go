@@ -5,8 +5,8 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"sync/atomic"
 
+	"github.com/tapestore/tapestore/internal/clientlimit"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/tape"
 )
@@ -28,81 +28,166 @@ import (
 //     no grant. A process that wants the lease calls BeginRun, or sets wait_for_lease.
 //  4. BeginRun and ResumeRun on a connection whose grant was taken over leave a live lease alone,
 //     even of the same owner name: a driver that resumes after its successor has begun does not
-//     take the run back.
+//     take the run back. So a grant that was taken over stays stored, and none is evicted.
 //  5. An event of a session names its run by session and invocation. On a connection with that
 //     run's grant the event is appended under the grant, so a driver that was taken over appends
 //     nothing. On any other connection it is appended without a fence: events also come from users,
 //     and before the run begins.
-//  6. A write to a value names no run. On a connection with grants it is made under the latest one;
-//     on any other connection, without a fence. A process that drives several runs and needs each
-//     write under its own run's grant presents that grant.
+//  6. A write to a value names no run. On a connection with grants it is made under the latest one
+//     that was not refused as fenced, or under the latest one if all were; on any other connection,
+//     without a fence. A process that drives several runs and needs each write under its own run's
+//     grant presents that grant.
+//  7. A write that needs no driver's authority is made without a fence on a connection without a
+//     grant of its run, and under that grant on a connection with one: EndRun with CANCELLED, and
+//     CompleteEffect of an outbox effect. Only CompleteEffect is repeated without a fence if the
+//     grant was taken over. It reports what a dispatcher did, and leaves the run's state and lease
+//     alone. EndRun would end the successor's run.
 //
 // A connection must be one process: a proxy that puts the calls of several processes on one
 // connection makes them one driver.
 //
 // A grant is deleted when its run ends or is parked and when the connection closes. The server closes
-// no connection for being idle in this mode; see Options.keepalive. Above maxGrants and
-// maxGrantsInAll the oldest grants of the connection are evicted.
+// no connection for being idle in this mode; see Options.keepalive. A call that needs room for
+// another grant is refused above maxGrants, maxGrantsInAll and the client's share of the latter,
+// before it takes a lease. It first deletes grants whose runs have ended elsewhere or were purged.
 
 const (
-	// maxGrants is the number of grants that a connection stores.
+	// maxGrants is the number of grants that a connection stores: 4,096, above the 1,024 open calls
+	// of a connection.
 	maxGrants = 4096
 	// maxGrantsInAll is the number of grants that all connections store together: 100 MB at 500
-	// bytes each, with the longest owner names.
+	// bytes each, with the longest owner names. Calls that began below the limit may exceed it, by
+	// at most Limits.Streams.
 	maxGrantsInAll = 200_000
+	// checkedGrants is the number of a connection's grants whose runs are read when there is no room
+	// for another grant: 16, so that a refusal costs the store a few reads.
+	checkedGrants = 16
 )
+
+// grantPool counts the grants of all connections, by client.
+type grantPool struct {
+	mu       sync.Mutex
+	total    int
+	byClient map[string]int
+}
+
+func newGrantPool() *grantPool { return &grantPool{byClient: map[string]int{}} }
+
+// add counts n more grants of a client.
+func (p *grantPool) add(client string, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total += n
+	if p.byClient[client] += n; p.byClient[client] == 0 {
+		delete(p.byClient, client)
+	}
+}
+
+// room returns the status of a call of the client if there is no room for another grant.
+func (p *grantPool) room(client string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.total >= maxGrantsInAll {
+		return limitError("Grants", maxGrantsInAll, "too many runs are being driven")
+	}
+	if share := clientlimit.Share(maxGrantsInAll); p.byClient[client] >= share {
+		return limitError("GrantsPerClient", share, "this client drives too many runs")
+	}
+	return nil
+}
 
 // grants are the grants of one connection.
 type grants struct {
 	mu    sync.Mutex
-	byRun map[runstore.RunID]tape.Grant
+	byRun map[runstore.RunID]storedGrant
 	order []runstore.RunID // oldest first
-	all   *atomic.Int64    // number of grants of all connections; nil before the first grant
+	pool  *grantPool       // nil before the first grant
+	next  int              // index in order of the grant that is checked next
 
 	closed bool
 }
 
+// storedGrant is a grant of a connection.
+type storedGrant struct {
+	tape.Grant
+	client string // the client that the grant counts for
+	fenced bool   // the store has refused the grant as fenced
+}
+
 // put stores a grant, unless its connection has closed. A late reply does not restore a grant that
 // a later one has replaced.
-func (g *grants) put(lease runstore.Lease, all *atomic.Int64) {
+func (g *grants) put(lease runstore.Lease, client string, pool *grantPool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
 		return
 	}
 	if g.byRun == nil {
-		g.byRun, g.all = map[runstore.RunID]tape.Grant{}, all
+		g.byRun, g.pool = map[runstore.RunID]storedGrant{}, pool
 	}
 	if known, ok := g.byRun[lease.Run]; ok && known.Token > int64(lease.Token) {
 		return
 	}
 	g.remove(lease.Run)
-	if len(g.order) == maxGrants || len(g.order) > 0 && all.Load() >= maxGrantsInAll {
-		g.remove(g.order[0])
-	}
-	if all.Load() >= maxGrantsInAll {
-		return // the run's driver is refused, and must begin on a connection with room
-	}
-	g.byRun[lease.Run] = tape.GrantOf(lease)
+	g.byRun[lease.Run] = storedGrant{Grant: tape.GrantOf(lease), client: client}
 	g.order = append(g.order, lease.Run)
-	all.Add(1)
+	pool.add(client, 1)
 }
 
 func (g *grants) get(run runstore.RunID) (tape.Grant, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	grant, ok := g.byRun[run]
-	return grant, ok
+	return grant.Grant, ok
 }
 
-// last returns the grant that was stored last, if any.
+// last returns the grant that was stored last among those that the store has not refused as fenced,
+// or else among all; false if there is none.
 func (g *grants) last() (tape.Grant, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.order) == 0 {
 		return tape.Grant{}, false
 	}
-	return g.byRun[g.order[len(g.order)-1]], true
+	for _, run := range slices.Backward(g.order) {
+		if grant := g.byRun[run]; !grant.fenced {
+			return grant.Grant, true
+		}
+	}
+	return g.byRun[g.order[len(g.order)-1]].Grant, true
+}
+
+// fenced records that the store has refused a grant as fenced.
+func (g *grants) fenced(run runstore.RunID, token runstore.Token) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if grant, ok := g.byRun[run]; ok && grant.Token == int64(token) {
+		grant.fenced = true
+		g.byRun[run] = grant
+	}
+}
+
+// room returns the status of a call of the client if there is no room for another grant.
+func (g *grants) room(client string, pool *grantPool) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.order) >= maxGrants {
+		return limitError("GrantsPerConnection", maxGrants, "this connection drives too many runs")
+	}
+	return pool.room(client)
+}
+
+// check returns up to n grants. Successive calls return all grants in turn.
+func (g *grants) check(n int) []tape.Grant {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var some []tape.Grant
+	for range min(n, len(g.order)) {
+		g.next %= len(g.order)
+		some = append(some, g.byRun[g.order[g.next]].Grant)
+		g.next++
+	}
+	return some
 }
 
 // forget deletes the grant of a run, up to a token.
@@ -126,11 +211,53 @@ func (g *grants) close() {
 
 // remove removes a run's grant. The caller holds g.mu.
 func (g *grants) remove(run runstore.RunID) {
-	if _, ok := g.byRun[run]; ok {
+	if grant, ok := g.byRun[run]; ok {
 		delete(g.byRun, run)
 		i := slices.Index(g.order, run)
 		g.order = slices.Delete(g.order, i, i+1)
-		g.all.Add(-1)
+		g.pool.add(grant.client, -1)
+	}
+}
+
+// room returns the status of BeginRun or ResumeRun if the call may take a lease whose grant its
+// connection has no room for. Without the grant the driver could not write, and the former holder
+// would have lost the run. heartbeat is the owner name of a call that is a heartbeat while that
+// owner holds the lease; a heartbeat needs no room.
+func (s *service) room(ctx context.Context, run runstore.RunID, req fencedRequest, heartbeat string) error {
+	if s.opts.Fence != tape.FenceConnection {
+		return nil
+	}
+	if _, present, err := presented(ctx, req); present || err != nil {
+		return nil // the call renews the presented grant, or is refused
+	}
+	g, client := &connOf(ctx).grants, clientOf(ctx)
+	if _, ok := g.get(run); ok {
+		return nil // a later grant of the run replaces it
+	}
+	if g.room(client, s.grants) == nil {
+		return nil
+	}
+	if heartbeat != "" {
+		if r, err := s.tape.GetRun(ctx, run); err == nil && r.LeaseOwner == heartbeat {
+			return nil
+		}
+	}
+	for _, grant := range g.check(checkedGrants) {
+		r, err := s.tape.GetRun(ctx, grant.Run)
+		if errors.Is(err, tape.ErrNoSuchRun) || err == nil && hasEnded(r.Status) {
+			g.forget(grant.Run, runstore.Token(grant.Token))
+		}
+	}
+	return g.room(client, s.grants)
+}
+
+// hasEnded reports whether a run with this status has no driver.
+func hasEnded(status tape.RunStatus) bool {
+	switch status {
+	case tape.RunTerminal, tape.RunFailed, tape.RunCancelled, tape.RunStuck:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -204,8 +331,17 @@ func sharedFence(ctx context.Context, req fencedRequest) (f runstore.Fence, pres
 // the reply to a heartbeat may come after the run has ended.
 func (s *service) granted(ctx context.Context, lease runstore.Lease, renewed runstore.Token) {
 	if s.opts.Fence == tape.FenceConnection && lease.Token != 0 && lease.Token != renewed {
-		connOf(ctx).grants.put(lease, s.grants)
+		connOf(ctx).grants.put(lease, clientOf(ctx), s.grants)
 	}
+}
+
+// refused returns the error of a write under a fence. If the store has refused the fence as stale, it
+// marks the grant of the call's connection.
+func (s *service) refused(ctx context.Context, f runstore.Fence, err error) error {
+	if s.opts.Fence == tape.FenceConnection && !f.IsZero() && errors.Is(err, runstore.ErrFenced) {
+		connOf(ctx).grants.fenced(f.Run(), f.Token())
+	}
+	return err
 }
 
 // released deletes the grant of a run that has ended or is parked, under the fence of that write.
@@ -215,10 +351,11 @@ func (s *service) released(ctx context.Context, f runstore.Fence) {
 	}
 }
 
-// orFree calls a method that needs a driver's authority for some requests and none for others. A
-// request without a fence is tried under the grant of its connection and, if that grant was taken
-// over, again without one: work that outlives a lease is not refused because its process once held
-// the lease.
+// orFree calls CompleteEffect, which needs a driver's authority for an inline effect and none for an
+// outbox effect. A request without a fence is tried under the grant of its connection and, if that
+// grant was taken over, again without one: the report of a dispatcher outlives the lease, and is not
+// refused because its process once held the lease. A method that changes the state or the lease of
+// the run must not be called this way: it would change them for the run's next driver.
 func (s *service) orFree(ctx context.Context, run runstore.RunID, req fencedRequest, call func(f runstore.Fence) error) error {
 	presented, err := fenceOf(ctx, run, req)
 	if err != nil {
@@ -228,7 +365,7 @@ func (s *service) orFree(ctx context.Context, run runstore.RunID, req fencedRequ
 	if err != nil {
 		return err
 	}
-	err = call(f)
+	err = s.refused(ctx, f, call(f))
 	if presented.IsZero() && !f.IsZero() && errors.Is(err, runstore.ErrFenced) {
 		if free := call(runstore.Fence{}); !errors.Is(free, tape.ErrFenceRequired) {
 			return free
@@ -262,7 +399,7 @@ func (s *service) take(ctx context.Context, run runstore.RunID, req fencedReques
 			takeover = tape.TakeNone // the driver has the owner's name, too
 		}
 	}
-	err = call(f, takeover)
+	err = s.refused(ctx, f, call(f, takeover))
 	if presented.IsZero() && !f.IsZero() && (errors.Is(err, runstore.ErrFenced) || errors.Is(err, tape.ErrNoSuchRun)) {
 		err = call(runstore.Fence{}, tape.TakeNone)
 	}

@@ -3,7 +3,6 @@ package tapeserver
 import (
 	"log/slog"
 	"net"
-	"sync/atomic"
 	"testing"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -20,18 +19,18 @@ func TestAClosedConnectionHasNoGrants(t *testing.T) {
 	if c == nil {
 		t.Fatal("the listener refuses its first connection")
 	}
-	var all atomic.Int64
+	pool := newGrantPool()
 	for i, run := range []runstore.RunID{"a", "b"} {
-		c.grants.put(runstore.Lease{Run: run, Token: 1}, &all)
-		if all.Load() != int64(i+1) {
-			t.Fatalf("%d grants, want %d", all.Load(), i+1)
+		c.grants.put(runstore.Lease{Run: run, Token: 1}, "client", pool)
+		if pool.total != i+1 {
+			t.Fatalf("%d grants, want %d", pool.total, i+1)
 		}
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c.grants.put(runstore.Lease{Run: "late", Token: 1}, &all)
-	if _, ok := c.grants.get("a"); ok || all.Load() != 0 {
-		t.Errorf("%d grants after the connection closed, the first among them: %v; want none", all.Load(), ok)
+	c.grants.put(runstore.Lease{Run: "late", Token: 1}, "client", pool)
+	if _, ok := c.grants.get("a"); ok || pool.total != 0 {
+		t.Errorf("%d grants after the connection closed, the first among them: %v; want none", pool.total, ok)
 	}
 }

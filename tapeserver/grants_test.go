@@ -2,7 +2,6 @@ package tapeserver_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -392,25 +391,6 @@ func TestResumeThatWaitsRenewsNothing(t *testing.T) {
 		if r, err := second.ResumeRun(t.Context(), waiting); err != nil || r.GetGrant().GetToken() != 2 {
 			t.Errorf("%+v: ResumeRun after the lease: %v, %v; want token 2", opts, r, err)
 		}
-	}
-}
-
-// A connection remembers a bounded number of grants.
-func TestGrantsAreBounded(t *testing.T) {
-	t.Parallel()
-	c := connections(t, memory.New(nil).Open(), tapeserver.Options{})()
-	var first string
-	for i := range tapeserver.MaxGrants + 1 {
-		r, err := c.BeginRun(t.Context(), beginRequest(fmt.Sprint(i)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i == 0 {
-			first = r.GetRunId()
-		}
-	}
-	if acts(t.Context(), c, first, "k") {
-		t.Error("the oldest grant is still presented")
 	}
 }
 

@@ -21,7 +21,7 @@ func (s *service) RegisterCompensation(ctx context.Context, req *tapepb.Register
 		Compensator: req.GetCompensatorRef(), MaxAttempts: req.GetMaxAttempts(), Fence: fence,
 	})
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, statusOf(s.refused(ctx, fence, err))
 	}
 	s.wrote(fence)
 	return obligationRecord(o), nil

@@ -19,7 +19,7 @@ type service struct {
 	tape     *tape.Tape
 	tail     *tail.Tail
 	opts     Options
-	grants   *atomic.Int64 // number of grants that all connections store
+	grants   *grantPool    // the grants that all connections store
 	unfenced *atomic.Int64 // number of drivers' writes that were made without a fence
 	draining <-chan struct{}
 
@@ -34,6 +34,9 @@ type service struct {
 func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*tapepb.BeginRunResponse, error) {
 	key := tape.RunKey{
 		App: req.GetAppName(), User: req.GetUserId(), Session: req.GetSessionId(), Invocation: req.GetInvocationId(),
+	}
+	if err := s.room(ctx, key.ID(), req, ""); err != nil {
+		return nil, err
 	}
 	var r tape.BeginRunResult
 	var renewed runstore.Token
@@ -61,6 +64,13 @@ func (s *service) BeginRun(ctx context.Context, req *tapepb.BeginRunRequest) (*t
 
 func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (*tapepb.ResumeRunResponse, error) {
 	id := runstore.RunID(req.GetRunId())
+	heartbeat := req.GetLeaseOwner()
+	if req.GetWaitForLease() {
+		heartbeat = ""
+	}
+	if err := s.room(ctx, id, req, heartbeat); err != nil {
+		return nil, err
+	}
 	var run tape.Run
 	var lease runstore.Lease
 	var renewed runstore.Token
@@ -84,21 +94,21 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 
 func (s *service) EndRun(ctx context.Context, req *tapepb.EndRunRequest) (*tapepb.EndRunResponse, error) {
 	id := runstore.RunID(req.GetRunId())
-	var run tape.Run
-	err := s.orFree(ctx, id, req, func(fence runstore.Fence) (err error) {
-		run, err = s.tape.EndRun(ctx, tape.EndRunRequest{
-			Run: id, Status: tape.RunStatus(req.GetStatus()), Detail: req.GetDetailJson(), Fence: fence,
-		})
-		if err == nil && run.Status != tape.RunCompensating {
-			s.released(ctx, fence)
-		}
-		if err == nil && req.GetStatus() != tapepb.RunStatus_RUN_STATUS_CANCELLED { // anyone may cancel a run
-			s.wrote(fence)
-		}
-		return err
-	})
+	fence, err := s.fence(ctx, id, req)
 	if err != nil {
 		return nil, statusOf(err)
+	}
+	run, err := s.tape.EndRun(ctx, tape.EndRunRequest{
+		Run: id, Status: tape.RunStatus(req.GetStatus()), Detail: req.GetDetailJson(), Fence: fence,
+	})
+	if err != nil {
+		return nil, statusOf(s.refused(ctx, fence, err))
+	}
+	if run.Status != tape.RunCompensating {
+		s.released(ctx, fence)
+	}
+	if req.GetStatus() != tapepb.RunStatus_RUN_STATUS_CANCELLED { // anyone may cancel a run
+		s.wrote(fence)
 	}
 	return &tapepb.EndRunResponse{Run: runState(run)}, nil
 }

@@ -99,6 +99,7 @@ type Server struct {
 	rates        *clientlimit.Rates
 	refused      *refusals
 	unfenced     atomic.Int64
+	grants       *grantPool
 	// predicates caches the predicates of the feeds' subscribers.
 	predicates predicate.Cache
 	// methods are the full names of the methods that are served.
@@ -133,7 +134,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 	s.health = newHealth(s)
 	limits := s.opts.Limits
 	s.inFlight = newBytesInFlight(limits)
-	s.clients, s.refused = newClients(limits), newRefusals()
+	s.clients, s.refused, s.grants = newClients(limits), newRefusals(), newGrantPool()
 	s.rates = clientlimit.NewRates(limits.CallsPerSecond, limits.QueueTimeout)
 	s.grpc = grpc.NewServer(append(append(s.measureCalls(), grpc.StatsHandler(resets{})),
 		s.opts.credentials(),
@@ -153,7 +154,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.StreamInterceptor(s.stream),
 	)...)
 	services := registrar{s.grpc, s}
-	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: &atomic.Int64{}, unfenced: &s.unfenced, draining: s.drain.Done(), predicates: &s.predicates, pages: &pageTokens{tape: s.tape}, confirm: s.confirm, reactionsChanged: s.reactionsChanged})
+	tapepb.RegisterTapeServer(services, &service{tape: s.tape, tail: s.tail, opts: s.opts, grants: s.grants, unfenced: &s.unfenced, draining: s.drain.Done(), predicates: &s.predicates, pages: &pageTokens{tape: s.tape}, confirm: s.confirm, reactionsChanged: s.reactionsChanged})
 	healthpb.RegisterHealthServer(services, s.health)
 	reflection.Register(services)
 	s.methods = methodsOf(s.grpc)

@@ -83,7 +83,7 @@ func (s *service) AppendEvent(ctx context.Context, req *tapepb.AppendEventReques
 		Content: e.GetContentJson(), Actions: e.GetActionsJson(), Time: clockOf(e.GetTimestampMs()),
 	}, req.GetStateDeltaJson(), fence)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, statusOf(s.refused(ctx, fence, err))
 	}
 	return &tapepb.AppendEventResponse{Event: eventRecord(appended), LastUpdateTimeMs: millis(appended.Time)}, nil
 }

@@ -29,7 +29,7 @@ func (s *service) WriteValue(ctx context.Context, req *tapepb.WriteValueRequest)
 	at := max(runstore.Version(req.GetIfVersion()), tape.AnyVersion)
 	written, err := s.tape.WriteValue(ctx, valueKey(req), req.GetValueJson(), req.GetWriter(), at, fence)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, statusOf(s.refused(ctx, fence, err))
 	}
 	return value(written), nil
 }
@@ -52,7 +52,7 @@ func (s *service) DeleteValue(ctx context.Context, req *tapepb.DeleteValueReques
 	}
 	deleted, found, err := s.tape.DeleteValue(ctx, valueKey(req), fence)
 	if err != nil {
-		return nil, statusOf(err)
+		return nil, statusOf(s.refused(ctx, fence, err))
 	}
 	return &tapepb.DeleteValueResponse{Deleted: found, Version: int64(deleted.Version)}, nil
 }

@@ -25,7 +25,7 @@ type Env struct {
 
 	name     string               // of the case: guarantee/name
 	costly   bool                 // Harness.Costly
-	leftOut  *notes               // what Scaled and Affordable left out
+	leftOut  *notes               // what the case left out
 	raised   *notes               // the epochs that the case raised
 	advanced func() time.Duration // how far AdvanceClock has moved the store clock
 }
@@ -81,7 +81,14 @@ func (e *Env) Affordable(t T, what string, n, few int) int {
 	return few
 }
 
-// LeftOut returns what Scaled and Affordable left out, such as "5000 of 100000 events".
+// LeaveOut reports that the case left something out.
+func (e *Env) LeaveOut(t T, what string) {
+	t.Helper()
+	t.Logf("left out: %s", what)
+	e.leftOut.add(what)
+}
+
+// LeftOut returns what the case left out, such as "5000 of 100000 events".
 func (e *Env) LeftOut() []string { return e.leftOut.list() }
 
 // notes is a list without duplicates, safe for concurrent use.

@@ -45,8 +45,9 @@
 //
 // # Verdicts
 //
-// A mutation is killed when one of its cases fails, ends the process, or is still running when the
-// time limit -timeout is reached. It survives when all of them pass. It is broken (neither killed
+// A mutation is killed when one of its cases fails, ends the process, or is still running at the
+// time limit: -timeout, or three times what the cases took without the mutation if that is longer.
+// It survives when all of them pass. It is broken (neither killed
 // nor survived) when it does not compile, when no store can be opened, when a case is skipped
 // because the engine is missing, or when something else fails. The exit status is 1 if any mutation
 // survived, and 2 if any was broken or a list is out of date.

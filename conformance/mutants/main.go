@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	listOnly := flags.Bool("list", false, "list the mutations and test none")
 	jobs := flags.Int("jobs", max(1, runtime.GOMAXPROCS(0)/2), "test `n` mutations side by side")
 	file := flags.String("json", "", "write the results to this `file`, too")
-	bound := flags.Duration("timeout", 3*time.Minute, "a test that runs longer than this hangs, and has noticed the mutation")
+	bound := flags.Duration("timeout", 3*time.Minute, "a test that runs longer than this, and three times as long as without the mutation, hangs and has noticed it")
 	if err := flags.Parse(args); err != nil {
 		return someBroken
 	}
@@ -147,6 +147,7 @@ func (b *bench) testAll(ctx context.Context, all []mutation) []result {
 		kills[m.Package] = append(kills[m.Package], m.Kills...)
 	}
 	unsound := make([]error, len(packages))
+	sound := make([]tests, len(packages)) // without a mutation
 	b.each(len(packages), func(i int) {
 		pkg := packages[i]
 		names := slices.Compact(slices.Sorted(slices.Values(kills[pkg])))
@@ -156,7 +157,7 @@ func (b *bench) testAll(ctx context.Context, all []mutation) []result {
 		if err == nil {
 			err = baseline(pkg, names, t)
 		}
-		unsound[i] = err
+		unsound[i], sound[i] = err, t
 		if err != nil {
 			b.printf("%s: the tests do not pass without a mutation\n%v\n", pkg, err)
 			return
@@ -170,12 +171,13 @@ func (b *bench) testAll(ctx context.Context, all []mutation) []result {
 			results[i] = result{Engine: m.Engine, Name: m.Name, Guarantee: m.Guarantee, Verdict: broken, Message: "not tested: interrupted"}
 			return
 		}
-		if unsound[slices.Index(packages, m.Package)] != nil {
+		pkg := slices.Index(packages, m.Package)
+		if unsound[pkg] != nil {
 			results[i] = result{Engine: m.Engine, Name: m.Name, Guarantee: m.Guarantee, Verdict: broken,
 				Message: "the tests of " + m.Package + " do not pass without a mutation"}
 			return
 		}
-		results[i] = test(ctx, b.runner, b.root, m, b.bound)
+		results[i] = test(ctx, b.runner, b.root, m, sound[pkg].limit(m, b.bound))
 		b.printf("%s", results[i].line())
 	})
 	return results

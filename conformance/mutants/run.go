@@ -18,18 +18,22 @@ import (
 
 // tests is what one run of go test reported.
 type tests struct {
-	status map[string]string // by test: run (not finished), pass, fail or skip
-	output map[string]string // by test
-	rest   string            // output that belongs to no test: of the build, a panic, the end of the process
-	ended  string            // result of the package: pass, fail, or "" if the build failed
+	status map[string]string        // by test: run (not finished), pass, fail or skip
+	took   map[string]time.Duration // by test that has finished
+	output map[string]string        // by test
+	rest   string                   // output that belongs to no test: of the build, a panic, the end of the process
+	ended  string                   // result of the package: pass, fail, or "" if the build failed
 }
 
 // event is a line of go test -json (see go doc test2json).
-type event struct{ Action, Test, Output string }
+type event struct {
+	Action, Test, Output string
+	Elapsed              float64 // seconds
+}
 
 // read parses the output of go test -json.
 func read(out []byte) tests {
-	t := tests{status: map[string]string{}, output: map[string]string{}}
+	t := tests{status: map[string]string{}, took: map[string]time.Duration{}, output: map[string]string{}}
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
@@ -42,6 +46,7 @@ func read(out []byte) tests {
 		case "run", "pass", "fail", "skip":
 			if e.Test != "" {
 				t.status[e.Test] = e.Action
+				t.took[e.Test] = time.Duration(e.Elapsed * float64(time.Second))
 			} else {
 				t.ended = e.Action
 			}
@@ -164,6 +169,20 @@ type result struct {
 	By        []string `json:"by,omitempty"`      // the tests that failed
 	Message   string   `json:"message,omitempty"` // of the first of those, or why the mutation is broken
 	Seconds   float64  `json:"seconds"`
+}
+
+// slowdown is how much longer the tests of a mutation may take than without it before they count as
+// hanging: 3 times. A loaded machine makes that much difference between two runs.
+const slowdown = 3
+
+// limit returns the time limit of a mutation's tests: bound, or more if they took more than a third
+// of it without the mutation.
+func (t tests) limit(m mutation, bound time.Duration) time.Duration {
+	var sum time.Duration
+	for _, name := range m.Kills {
+		sum += t.took[name]
+	}
+	return max(bound, slowdown*sum)
 }
 
 // judge derives the verdict of a mutation from a run of its tests.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,9 +99,9 @@ func TestPattern(t *testing.T) {
 }
 
 // fakeTests is a runner whose result depends on which file is replaced, if any.
-type fakeTests func(pkg, changed string) tests
+type fakeTests func(pkg, changed string, bound time.Duration) tests
 
-func (f fakeTests) run(_ context.Context, pkg string, _ []string, replace map[string]string, _ time.Duration) (tests, error) {
+func (f fakeTests) run(_ context.Context, pkg string, _ []string, replace map[string]string, bound time.Duration) (tests, error) {
 	changed := ""
 	for _, file := range replace {
 		text, err := os.ReadFile(file)
@@ -109,7 +110,34 @@ func (f fakeTests) run(_ context.Context, pkg string, _ []string, replace map[st
 		}
 		changed = string(text)
 	}
-	return f(pkg, changed), nil
+	return f(pkg, changed, bound), nil
+}
+
+// TestLimit checks that the time limit of a mutation exceeds by far what its tests took without it.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "a.go"), []byte("return 1\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	finished := func(name, seconds string) string {
+		return `{"Action":"run","Test":"` + name + `"}` + "\n" + `{"Action":"pass","Test":"` + name + `","Elapsed":` + seconds + "}\n"
+	}
+	var bounds []time.Duration
+	b := &bench{root: root, jobs: 1, bound: 3 * time.Minute, out: new(bytes.Buffer), runner: fakeTests(func(_, changed string, bound time.Duration) tests {
+		if changed != "" {
+			bounds = append(bounds, bound)
+		}
+		return read([]byte(finished("TestQuick", "59.5") + finished("TestSlow", "100") + finished("TestSlower", "150.5") + `{"Action":"pass","Package":"x"}`))
+	})}
+	var all []mutation
+	for _, kills := range [][]string{{"TestQuick"}, {"TestSlow"}, {"TestSlow", "TestSlower"}} {
+		all = append(all, mutation{Engine: "memory", Package: "x", File: "a.go", Kills: kills, hunk: []string{"-return 1", "+return 2"}})
+	}
+	b.testAll(t.Context(), all)
+	if want := []time.Duration{3 * time.Minute, 5 * time.Minute, 751500 * time.Millisecond}; !slices.Equal(bounds, want) {
+		t.Errorf("the time limits are %v, want %v", bounds, want)
+	}
 }
 
 // TestBench tests a kill, a survivor and a package whose tests fail without a mutation.
@@ -126,7 +154,7 @@ func TestBench(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	b := &bench{root: root, jobs: 2, out: &out, runner: fakeTests(func(pkg, changed string) tests {
+	b := &bench{root: root, jobs: 2, out: &out, runner: fakeTests(func(pkg, changed string, _ time.Duration) tests {
 		if pkg == "unsound" || strings.Contains(changed, "return 2") {
 			return read(output("fail", "TestA=fail"))
 		}

@@ -25,6 +25,8 @@ func TestAdapters(t *testing.T) {
 			Reason: "the start of an operation, for its duration in metrics; nothing else sees it"},
 		{File: "telemetry/measure.go", Reading: "time.Since",
 			Reason: "the duration of an operation, for metrics"},
+		{File: "telemetry/sample.go", Reading: "time.Now",
+			Reason: "when the metrics were sampled, for an alert that compares it with the clock of the metrics' collector"},
 		{File: "postgres/sql/runnable_move.sql", Reading: "statement_timestamp", Times: 2,
 			Reason: "as in a scan, it chooses the entries to move; the move itself compares no clock"},
 	}

@@ -47,6 +47,8 @@ type reportView struct {
 	Findings    int64 `json:"findings"`
 	Warnings    int64 `json:"warnings"`
 	Suppressed  int64 `json:"suppressed"`
+	// SuppressedWarnings is not contained in Suppressed.
+	SuppressedWarnings int64 `json:"suppressed_warnings"`
 }
 
 func newAuditCommand() *cobra.Command {
@@ -75,8 +77,8 @@ What an audit cannot see is in docs/leases.md.
 
 The exit status is 0 when nothing was found, or warnings only, 2 when something was found,
 and 1 when the audit did not finish. Nor has it finished when it saw more contradictions at
-once than it reads again, and confirmed none. In JSON every finding is one line, {"finding": …}, and
-the counts are the last one, {"report": …}.`,
+once than it reads again, and confirmed none; warnings do not count. In JSON every finding is one
+line, {"finding": …}, and the counts are the last one, {"report": …}.`,
 		Example: `  tapestore audit --store sqlite:./tape.db
   tapestore audit --store postgres://user@host/database --format json`,
 		Args: cobra.NoArgs,
@@ -125,7 +127,7 @@ the counts are the last one, {"report": …}.`,
 			}
 			if format == "json" {
 				err = line.Encode(map[string]any{"report": reportView{
-					r.Runs, r.Unlisted, r.Events, r.Terms, r.Records, r.Entries, r.FeedEvents, r.FeedPending, r.Passes, r.Findings, r.Warnings, r.Suppressed,
+					r.Runs, r.Unlisted, r.Events, r.Terms, r.Records, r.Entries, r.FeedEvents, r.FeedPending, r.Passes, r.Findings, r.Warnings, r.Suppressed, r.SuppressedWarnings,
 				}})
 			} else {
 				_, err = fmt.Fprintf(out, "%d runs (%d unlisted), %d events in %d terms, %d records, %d index entries, %d events of the feed\n%d corruptions, %d warnings\n",
@@ -136,6 +138,9 @@ the counts are the last one, {"report": …}.`,
 			}
 			if r.FeedPending > 0 {
 				fmt.Fprintf(cmd.ErrOrStderr(), "the feed does not show all events of %d runs yet\n", r.FeedPending)
+			}
+			if r.SuppressedWarnings > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%d further warnings, too many at once, were not read again\n", r.SuppressedWarnings)
 			}
 			switch {
 			case r.Findings == 0 && r.Suppressed > 0:

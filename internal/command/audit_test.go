@@ -83,6 +83,44 @@ func TestAuditCommand(t *testing.T) {
 	}
 }
 
+// TestAuditWithManyWarnings checks that warnings alone, however many they are, do not change the exit status
+// of an audit.
+func TestAuditWithManyWarnings(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	url := "sqlite:" + path
+	store := openNew(t, url)
+	spec := runstore.RunSpec{ID: "run"}
+	spec.Writes.Append("one", nil)
+	for i := range 25 {
+		spec.Writes.Put(runstore.RecordKey(fmt.Sprint("record-", i)), nil)
+	}
+	if _, err := store.CreateRun(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(t.Context(), "UPDATE records SET version = 2, updated = created - 1000000"); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, err := here(t, "", "audit", "--store", url)
+	if err != nil || !strings.HasSuffix(out, "\n0 corruptions, 20 warnings\n") || !strings.Contains(errs, " further warnings, too many at once, were not read again\n") {
+		t.Errorf("got %q, %q, %v", out, errs, err)
+	}
+	out, _, err = here(t, "", "audit", "--store", url, "--format", "json")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	var last struct{ Report reportView }
+	if err != nil || json.Unmarshal([]byte(lines[len(lines)-1]), &last) != nil || last.Report.Suppressed != 0 || last.Report.SuppressedWarnings == 0 {
+		t.Errorf("as JSON: got %s, %v", lines[len(lines)-1], err)
+	}
+}
+
 // misread is a store whose first reading of a run's records is false.
 type misread struct {
 	runstore.RunStore

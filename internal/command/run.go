@@ -45,9 +45,10 @@ record versions and grant ids from being given out again.
 A run with a live lease is refused unless --preempt is given, which ends the grant of its
 holder. The command shows the run's status, the number of its events and the work that is left
 in it, and asks for the run's id, unless --yes is given. If an event arrives after the question,
-nothing is purged; repeat the command then. With --yes there is no question, and such an event is
-purged too. Without --if-token the token is read first; if another driver acquires the lease
-meanwhile, nothing is purged.
+or the work that is left changes before the purge begins, nothing is purged; repeat the command
+then. With --yes there is no question, and what arrives is purged too. Work that cannot be read
+is shown as not known, and is not compared. Without --if-token the token is read first; if
+another driver acquires the lease meanwhile, nothing is purged.
 
 The journal of the run "` + string(admin.OperationsRun) + `" gets an event with the operator's name and
 the reason before the purge, and one after it: tapestore inspect journal ` + string(admin.OperationsRun) + `
@@ -57,8 +58,8 @@ What the run has refers to elsewhere stays: messages and values of other runs, s
 and what readers of the feed have copied.
 
 The exit status is 0 when the run was purged, 2 when it was not because its lease is live, its
-token has moved or an event has arrived, and 1 otherwise. The message says whether nothing was purged or whether
-that is unknown.`,
+token has moved, an event has arrived or the work that is left has changed, and 1 otherwise. The
+message says whether nothing was purged or whether that is unknown.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return r.purge(cmd, args[0]) },
 	}
 	f := purge.Flags()
@@ -105,7 +106,12 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 	if r.store, err = runstore.Open(ctx, existing(address)); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.store.Close()) }()
+	done := false
+	defer func() {
+		if err = errors.Join(err, r.store.Close()); err != nil && done {
+			err = fmt.Errorf("the run was purged, but the command failed afterwards: %w", err)
+		}
+	}()
 	head, err := r.store.GetRun(ctx, req.Run)
 	if err != nil {
 		return err
@@ -114,8 +120,17 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 		req.Token = head.Token
 	}
 	if !r.yes {
-		if err := r.confirm(ctx, head, bufio.NewReader(cmd.InOrStdin()), cmd.ErrOrStderr()); err != nil {
+		shown, err := r.confirm(ctx, head, bufio.NewReader(cmd.InOrStdin()), cmd.ErrOrStderr())
+		if err != nil {
 			return err
+		}
+		if shown != "" { // records change without an event, too: a timer is set
+			switch left, err := unsettled(ctx, r.store, req.Run); {
+			case err != nil:
+				return fmt.Errorf("the run was not purged: the work that is left in it cannot be read again: %w", err)
+			case left != shown:
+				return &exitError{fmt.Errorf("the run was not purged, because the work that is left in it has changed since the question: it is now %s; repeat the command", left), exitRefused}
+			}
 		}
 		req.Next = head.LastSeq + 1
 	}
@@ -134,6 +149,7 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 	case err != nil:
 		return fmt.Errorf("it is unknown whether the run was purged; see tapestore inspect run, and repeat the command: %w", err)
 	}
+	done = true
 	v := purgedView{
 		Run: run, Token: int64(purged.Token), TokenText: purged.Token.String(), Events: int64(head.LastSeq),
 		Preempted: string(purged.Former.Owner), Recorded: purged.Recorded, Operator: r.operator, Reason: r.reason,
@@ -149,11 +165,16 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 	return err
 }
 
-// confirm shows the run and asks for its id. Questions go to asks.
-func (r *runs) confirm(ctx context.Context, head runstore.Run, answers *bufio.Reader, asks io.Writer) error {
-	left, err := unsettled(ctx, r.store, head.ID)
+// confirm shows the run and asks for its id. Questions go to asks. It returns the work that is left as it was
+// shown, or "" if that cannot be read, for example because a record is corrupt.
+func (r *runs) confirm(ctx context.Context, head runstore.Run, answers *bufio.Reader, asks io.Writer) (shown string, err error) {
+	shown, err = unsettled(ctx, r.store, head.ID)
+	left := shown
 	if err != nil {
-		return err
+		if ctx.Err() != nil {
+			return "", err
+		}
+		left = "not known: " + plain(err.Error())
 	}
 	holder := "nobody"
 	if head.Holder.Token != 0 {
@@ -163,9 +184,9 @@ func (r *runs) confirm(ctx context.Context, head runstore.Run, answers *bufio.Re
 		plain(string(head.ID)), plain(tape.RunStatus(head.Status).String()), head.LastSeq, plain(head.CreatedAt), holder, left)
 	answer, err := ask(ctx, answers, asks, "Type the run's id to purge it: ")
 	if err != nil || answer != string(head.ID) {
-		return errors.New("the run was not purged: its id was not typed, and there was no --yes")
+		return "", errors.New("the run was not purged: its id was not typed, and there was no --yes")
 	}
-	return nil
+	return shown, nil
 }
 
 // queueWords describe the records in Tape's queues.

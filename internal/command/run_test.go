@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/admin"
+	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/tape"
 )
 
@@ -172,5 +174,94 @@ func TestRunPurgeShowsWhatItDeletes(t *testing.T) {
 	out, asked, err = purge(nil)
 	if err != nil || !strings.Contains(asked, " and 2 events, ") || !strings.HasPrefix(out, "run run-1 was purged with 2 events; ") {
 		t.Errorf("the repeat: got %q, %q, %v", out, asked, err)
+	}
+}
+
+// TestRunPurgeAfterATimerIsSet checks that work which arrives after the question without an event is not
+// purged unseen.
+func TestRunPurgeAfterATimerIsSet(t *testing.T) {
+	t.Parallel()
+	const url = "memory:run-purge-timer"
+	store := openNew(t, url)
+	if _, err := store.CreateRun(t.Context(), runstore.RunSpec{ID: "run-1"}); err != nil {
+		t.Fatal(err)
+	}
+	purge := func(in io.Reader) (asked string, err error) {
+		var e strings.Builder
+		root := newRoot()
+		root.SetIn(in)
+		root.SetOut(io.Discard)
+		root.SetErr(&e)
+		root.SetArgs([]string{"run", "purge", "run-1", "--operator", "ada", "--reason", "r", "--store", url})
+		err = root.ExecuteContext(t.Context())
+		return e.String(), err
+	}
+	asked, err := purge(&answers{strings.NewReader("run-1\n"), func() {
+		b := runstore.NewBatch("run-1", runstore.Unguarded("a timer"))
+		b.Put("timer", nil, runstore.Place{Index: tape.IndexTimers, At: runstore.After(time.Hour)})
+		if _, err := store.Commit(t.Context(), b); err != nil {
+			t.Error(err)
+		}
+	}})
+	if !strings.Contains(asked, "Work that is left in it: none.\n") || exitStatus(err) != exitRefused || !strings.Contains(err.Error(), "it is now 1 timers;") {
+		t.Errorf("got %q, %v, want a refusal", asked, err)
+	}
+	if _, err := store.GetRun(t.Context(), "run-1"); err != nil {
+		t.Errorf("the run afterwards: %v", err)
+	}
+	if asked, err := purge(strings.NewReader("run-1\n")); err != nil || !strings.Contains(asked, "Work that is left in it: 1 timers.\n") {
+		t.Errorf("the repeat: got %q, %v", asked, err)
+	}
+}
+
+// unlisting is a store whose records cannot be listed.
+type unlisting struct{ runstore.RunStore }
+
+func (s unlisting) Unwrap() runstore.RunStore { return s.RunStore }
+
+func (s unlisting) ScanRuns(context.Context, runstore.RunID, int) ([]runstore.RunID, error) {
+	return nil, runstore.ErrUnsupported
+}
+
+func (s unlisting) ReadPlaced(context.Context, runstore.RunID, runstore.RecordKey, int) (runstore.PlacedPage, error) {
+	return runstore.PlacedPage{}, runstore.ErrCorrupt
+}
+
+func (s unlisting) Import(context.Context, runstore.Import) (runstore.Committed, error) {
+	return runstore.Committed{}, runstore.ErrUnsupported
+}
+
+// closedWriter is an output whose reader has gone.
+type closedWriter struct{}
+
+func (closedWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// TestRunPurgeOfAnUnreadableRun checks that a run with a record that cannot be read is purged after the
+// question, and that the outcome is reported although it cannot be printed.
+func TestRunPurgeOfAnUnreadableRun(t *testing.T) {
+	t.Parallel()
+	engine := memory.New(nil)
+	runstore.Register("unlisting", func(context.Context, runstore.URL) (runstore.RunStore, error) {
+		return unlisting{engine.Open()}, nil
+	})
+	store := engine.Open()
+	if _, err := store.CreateRun(t.Context(), runstore.RunSpec{ID: "run-1"}); err != nil {
+		t.Fatal(err)
+	}
+	var asked strings.Builder
+	root := newRoot()
+	root.SetIn(strings.NewReader("run-1\n"))
+	root.SetOut(closedWriter{})
+	root.SetErr(&asked)
+	root.SetArgs([]string{"run", "purge", "run-1", "--operator", "ada", "--reason", "r", "--store", "unlisting:"})
+	err := root.ExecuteContext(t.Context())
+	if !strings.Contains(asked.String(), "Work that is left in it: not known: "+runstore.ErrCorrupt.Error()+".\n") {
+		t.Errorf("the question: got %q", asked.String())
+	}
+	if exitStatus(err) != 1 || !errors.Is(err, io.ErrClosedPipe) || !strings.HasPrefix(err.Error(), "the run was purged, but ") {
+		t.Errorf("got %v, want that the run was purged", err)
+	}
+	if _, err := store.GetRun(t.Context(), "run-1"); !errors.Is(err, runstore.ErrNotFound) {
+		t.Errorf("the run afterwards: got %v, want ErrNotFound", err)
 	}
 }

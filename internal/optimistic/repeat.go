@@ -2,6 +2,7 @@ package optimistic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -20,7 +21,8 @@ const (
 // the repeat of an applied step returns the first result. Every other error is definite and
 // returned at once: the caller decides whether to repeat what was surely not applied. But if the
 // store did not evaluate a repeat, its error says nothing about the step before: the outcome then
-// stays unknown.
+// stays unknown. It also stays unknown, and Repeat does not repeat, if the store no longer remembers
+// the step (runstore.ErrForgotten): it could apply a repeat again, or refuse it for the step's change.
 func Repeat[R any](ctx context.Context, step func() (R, error)) (R, error) {
 	var lost error
 	for n := 0; ; n++ {
@@ -31,7 +33,7 @@ func Repeat[R any](ctx context.Context, step func() (R, error)) (R, error) {
 		case lost != nil && (kind == runstore.ErrUnavailable || kind == runstore.ErrCorrupt || kind == runstore.ErrClosed):
 			return result, &runstore.OpError{Op: "repeat", Err: runstore.ErrUnknownOutcome, Cause: fmt.Errorf("%w; the repeat: %w", lost, err)}
 		}
-		if err == nil || runstore.OutcomeOf(err) != runstore.Unknown || n == maxRepeats || ctx.Err() != nil {
+		if err == nil || runstore.OutcomeOf(err) != runstore.Unknown || errors.Is(err, runstore.ErrForgotten) || n == maxRepeats || ctx.Err() != nil {
 			return result, err
 		}
 		pause := firstRepeat << n

@@ -35,3 +35,16 @@ func TestRepeatThatIsRefusedLeavesTheOutcomeUnknown(t *testing.T) {
 		t.Errorf("unknown, then fenced: got %v", err)
 	}
 }
+
+// A step that the store no longer remembers is not repeated: the store would apply it again.
+func TestForgottenStepIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	steps := 0
+	_, err := optimistic.Repeat(t.Context(), func() (int, error) {
+		steps++
+		return 0, &runstore.OpError{Op: "commit", Err: runstore.ErrUnknownOutcome, Cause: runstore.ErrForgotten}
+	})
+	if runstore.OutcomeOf(err) != runstore.Unknown || steps != 1 {
+		t.Errorf("got %v after %d steps, want an unknown outcome after one", err, steps)
+	}
+}

@@ -126,12 +126,13 @@ type Report struct {
 	// Findings counts corruptions, Warnings the findings that may have another cause.
 	Findings, Warnings int64
 	// Suppressed counts contradictions of the first reading that were neither confirmed nor
-	// reported, because too many were found at once.
-	Suppressed int64
+	// reported, because too many were found at once. SuppressedWarnings counts those that would have been
+	// warnings; Suppressed does not contain them.
+	Suppressed, SuppressedWarnings int64
 }
 
-// The bounds of what is kept of findings until they are confirmed: 20 of a run and 2,000 of a partition,
-// which take 3 MiB with keys of the longest size.
+// The bounds of what is kept of corruptions until they are confirmed, and as many of warnings: 20 of a run
+// and 2,000 of a partition, which take 3 MiB with keys of the longest size.
 const (
 	maxPerRun = 20
 	maxKept   = 2000
@@ -144,10 +145,11 @@ type checker struct {
 	seed   maphash.Seed
 	report Report
 
-	epoch    runstore.Epoch // the store's current epoch when it was last read
-	epochs   runstore.EpochManager
-	kept     int              // the findings of the present partition
-	reported map[Finding]bool // identities, up to maxKept: a scan is read once for each partition
+	epoch        runstore.Epoch // the store's current epoch when it was last read
+	epochs       runstore.EpochManager
+	kept         int              // the corruptions of the present partition
+	keptWarnings int              // its warnings
+	reported     map[Finding]bool // identities, up to maxKept: a scan is read once for each partition
 }
 
 // Check reads the whole store and reports what contradicts the contract; the package comment lists

@@ -52,6 +52,6 @@
 // feed once for each [Options.MaxRuns] runs. Findings cost a second reading of the feed and of the
 // indexes. It keeps the state of MaxRuns runs (about 300 bytes and the id of each), the keys and
 // stamps of up to 8,192 records of one run (at most 10 MiB), two pages of a read (at most 8 MiB
-// each), up to 2,000 findings, and up to 2^20 hashes of events (8 MiB): with the defaults less than 64
-// MiB, however large the store is.
+// each), up to 2,000 corruptions and 2,000 warnings, and up to 2^20 hashes of events (8 MiB): with the
+// defaults less than 64 MiB, however large the store is.
 package audit

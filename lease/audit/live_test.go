@@ -287,6 +287,17 @@ func TestLargeRun(t *testing.T) {
 	if found, report := check(t, s, audit.Options{}); len(found) != 20 || report.Findings != 20 || report.Suppressed != 250*batches-20 {
 		t.Errorf("got %d findings, %+v", len(found), report)
 	}
+	// No number of warnings keeps the corruption of a later record from being confirmed.
+	s.record = func(_ runstore.RunID, r *runstore.Record) {
+		r.Version, r.Updated.Time = 2, r.Created.Time.Add(-time.Second)
+		if r.Key == "08749" {
+			r.Version = -1
+		}
+	}
+	found, report := check(t, s, audit.Options{})
+	if len(found) != 21 || report.Findings != 1 || report.Warnings != 20 || report.Suppressed != 0 || report.SuppressedWarnings == 0 {
+		t.Errorf("warnings and a corruption: got %d findings, %+v", len(found), report)
+	}
 }
 
 func TestInvalidOptions(t *testing.T) {

@@ -88,24 +88,34 @@ func (c *checker) track(s *partition, id runstore.RunID) *runState {
 	return s.runs[id]
 }
 
-// add records a finding of a run until it is confirmed.
+// add records a finding of a run until it is confirmed. Corruptions and warnings have separate quotas, so
+// that no number of warnings keeps a corruption from being confirmed.
 func (c *checker) add(r *runState, f Finding) {
 	f.Run = r.id
-	if slices.ContainsFunc(r.findings, func(known Finding) bool { return known.identity() == f.identity() }) {
+	kept, suppressed, ofRun := &c.kept, &c.report.Suppressed, 0
+	if f.Warning() {
+		kept, suppressed = &c.keptWarnings, &c.report.SuppressedWarnings
+	}
+	for _, known := range r.findings {
+		if known.identity() == f.identity() {
+			return
+		}
+		if known.Warning() == f.Warning() {
+			ofRun++
+		}
+	}
+	if ofRun == maxPerRun || *kept == maxKept {
+		*suppressed++
 		return
 	}
-	if len(r.findings) == maxPerRun || c.kept == maxKept {
-		c.report.Suppressed++
-		return
-	}
-	c.kept++
+	*kept++
 	r.findings = append(r.findings, f)
 }
 
 // checkPartition checks the partition that begins at a hash, and returns the last hash of the partition.
 func (c *checker) checkPartition(ctx context.Context, first uint64) (last uint64, err error) {
 	s := &partition{first: first, last: math.MaxUint64, runs: map[runstore.RunID]*runState{}}
-	c.kept = 0
+	c.kept, c.keptWarnings = 0, 0
 	if err := c.readPartition(ctx, s); err != nil {
 		return 0, err
 	}
@@ -119,12 +129,12 @@ func (c *checker) checkPartition(ctx context.Context, first uint64) (last uint64
 	if len(again.runs) == 0 {
 		return s.last, nil
 	}
-	c.kept = 0
-	suppressed := c.report.Suppressed
+	c.kept, c.keptWarnings = 0, 0
+	suppressed, warnings := c.report.Suppressed, c.report.SuppressedWarnings
 	if err := c.readPartition(ctx, again); err != nil {
 		return 0, err
 	}
-	c.report.Suppressed = suppressed // counts the first reading alone
+	c.report.Suppressed, c.report.SuppressedWarnings = suppressed, warnings // count the first reading alone
 	for _, id := range slices.Sorted(maps.Keys(again.runs)) {
 		for _, f := range again.runs[id].findings {
 			if slices.ContainsFunc(s.runs[id].findings, func(g Finding) bool { return g.identity() == f.identity() }) {

@@ -216,6 +216,26 @@ func TestRecordInAJournalThatIsMissing(t *testing.T) {
 	}
 }
 
+// TestRecordWhoseRepeatIsUnavailable checks that the outcome of an entry stays unknown when the reply to it
+// is lost and the store cannot be reached for the repeat.
+func TestRecordWhoseRepeatIsUnavailable(t *testing.T) {
+	t.Parallel()
+	s, tries := newFaulty(t), 0
+	if err := admin.RecordOperation(t.Context(), s, admin.OperationEntry{Stage: "first"}); err != nil {
+		t.Fatal(err)
+	}
+	s.commit = func(runstore.Batch) (bool, error) {
+		if tries++; tries == 1 {
+			return true, runstore.ErrUnknownOutcome
+		}
+		return false, runstore.ErrUnavailable
+	}
+	err := admin.RecordOperation(t.Context(), s, admin.OperationEntry{Stage: "second"})
+	if got := stages(t, s.RunStore); runstore.OutcomeOf(err) != runstore.Unknown || got != "first second" {
+		t.Errorf("got %v and the journal %q, want an unknown outcome", err, got)
+	}
+}
+
 // A store that would change by being opened stays closed.
 func TestKeptClosed(t *testing.T) {
 	t.Parallel()

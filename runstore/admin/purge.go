@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tapestore/tapestore/crossrun"
+	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -232,19 +233,14 @@ func record(ctx context.Context, store runstore.RunStore, entry OperationEntry) 
 	batch := runstore.NewBatch(OperationsRun, runstore.Unguarded("the journal of operations: every operator appends"))
 	batch.ID = runstore.NewBatchID()
 	batch.Append(OperationKind, data)
-	created := false
-	for tries := 0; tries < 3; tries++ {
-		_, err = store.Commit(ctx, batch)
-		switch {
-		case errors.Is(err, runstore.ErrNotFound) && !created:
-			if _, err = store.CreateRun(ctx, runstore.RunSpec{ID: OperationsRun, Unlisted: true}); err != nil {
-				return err
-			}
-			created, tries = true, -1 // nothing was appended so far
-		case err == nil || runstore.OutcomeOf(err) == runstore.NotApplied:
-			return err
-		}
+	_, err = optimistic.Commit(ctx, store, batch)
+	if !errors.Is(err, runstore.ErrNotFound) {
+		return err
 	}
+	if _, err := store.CreateRun(ctx, runstore.RunSpec{ID: OperationsRun, Unlisted: true}); err != nil {
+		return err
+	}
+	_, err = optimistic.Commit(ctx, store, batch)
 	return err
 }
 

@@ -69,9 +69,9 @@ func ConnectorsClosed(s *ReadPoolStore) bool {
 var ErrBehind = errBehind
 
 // NewReadPool returns a read pool with the connections of pool. pooled is whether a proxy may send
-// each transaction to another node.
+// each transaction to another node. A read may take an hour, so that a slow machine fails no test.
 func NewReadPool(pool *pgxpool.Pool, pooled bool, logger *slog.Logger) ReadPoolPauses {
-	return ReadPoolPauses{&readPool{pool: pool, pooled: pooled, logger: logger}}
+	return ReadPoolPauses{&readPool{pool: pool, pooled: pooled, logger: logger, timeout: time.Hour}}
 }
 
 // ReadPoolPauses is a read pool with its pauses after failures.

@@ -47,6 +47,8 @@ type readPool struct {
 	pooled bool            // a proxy may send each transaction to another node
 	logger *slog.Logger
 	clock  localclock.Clock // this process's clock
+	// timeout is how long a read may take before the primary is asked: poolTimeout, but for tests.
+	timeout time.Duration
 
 	mu          sync.Mutex
 	pause       time.Duration      // after the next failure; 0 if the last read succeeded
@@ -78,7 +80,7 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = poolConnectTimeout
 	}
-	p := &readPool{route: r, store: store, pooled: pg.Pooled, logger: opts.logger(), clock: opts.clock()}
+	p := &readPool{route: r, store: store, pooled: pg.Pooled, logger: opts.logger(), clock: opts.clock(), timeout: poolTimeout}
 	if p.pool, err = pgxpool.NewWithConfig(ctx, r.config); err != nil {
 		r.close()
 		return nil, err
@@ -160,7 +162,7 @@ func (p *readPool) read(ctx context.Context, bound time.Duration, read func(ctx 
 	if p.paused() {
 		return errPaused
 	}
-	bounded, cancel := context.WithTimeout(ctx, poolTimeout)
+	bounded, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	err := p.pool.AcquireFunc(bounded, func(conn *pgxpool.Conn) error {
 		return p.onOneNode(bounded, conn.Conn(), func() error {

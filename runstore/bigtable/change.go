@@ -177,6 +177,9 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			case err != nil:
 			case ambiguous || r.head.remembers(e.head.Rev):
 				swapped, err = s.isApplied(ctx, r.id, e, &r.head)
+				if errors.Is(err, errLongAgo) && r.results != nil && e.resultShows(&r.head) {
+					err, orphans = nil, nil // the next decision finds the result, or decides again
+				}
 			default:
 				// The handle was far behind when it sent its only copy, which found another
 				// revision. An unseen repeat would look the same if that many writes came

@@ -16,7 +16,7 @@ import (
 var (
 	errBusy    = errors.New("bigtable: other handles wrote to the run all the time")
 	errLate    = errors.New("bigtable: the strict lease ended while the write was under way")
-	errLongAgo = errors.New("bigtable: the run had more writes since than its head remembers")
+	errLongAgo = fmt.Errorf("bigtable: the run had more writes since than its head remembers: %w", runstore.ErrForgotten)
 )
 
 // result is the remembered result of a request with writes and an id: the response to a repeat.

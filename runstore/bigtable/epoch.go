@@ -56,6 +56,11 @@ type epoch struct {
 	Closed bool  `json:"closed,omitempty"`
 }
 
+// isBeginOf reports whether both are one epoch, of which the other may have been closed since.
+func (e epoch) isBeginOf(other epoch) bool {
+	return e.Epoch == other.Epoch && e.At == other.At && e.Base == other.Base && bytes.Equal(e.Reason, other.Reason)
+}
+
 func (x *epochs) current() int64 {
 	if len(x.Epochs) == 0 {
 		return 0
@@ -310,8 +315,13 @@ func (s *engine) raise(ctx context.Context, reason string, done func(x *epochs) 
 		if err != nil {
 			return 0, err
 		}
-		if !replaced {
-			continue
+		if !replaced { // another handle was first, or has gone on from an epoch that a copy of this request began
+			if after, err = s.readEpochs(ctx); err != nil {
+				return 0, outcome.Unknown(err)
+			}
+			if !slices.ContainsFunc(after.Epochs, next.isBeginOf) {
+				continue
+			}
 		}
 		if err := s.finishRaise(ctx, after); err != nil {
 			return 0, outcome.Unknown(err) // it was raised, but not every earlier grant has ended yet

@@ -81,6 +81,9 @@ func Revisions(nonces ...uint64) func(rev int64, nonce uint64) (applied, known b
 // MaxNonces is how many revisions a head remembers.
 const MaxNonces = maxNonces
 
+// MaxResults is how many results a row has.
+const MaxResults = maxResults
+
 // Clock is what a handle knows of Bigtable's.
 type Clock struct{ clock clock }
 

@@ -2,6 +2,7 @@ package bigtable_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -101,6 +102,43 @@ func TestOutcomeOfLongAgo(t *testing.T) {
 		fails(t, err, runstore.ErrUnknownOutcome, bigtable.ErrLongAgo, runstore.Unknown)
 		seqs(t, s, bigtable.MaxNonces+1)
 	}
+}
+
+// A write without events that has an id is found among the results of the row, or surely was not applied.
+func TestResultsShowWritesOfLongAgo(t *testing.T) {
+	t.Parallel()
+	for _, made := range []bool{true, false} {
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.ID = "batch"
+		b.Put("record", []byte("value"))
+		s, done, err := loseOne(t, b, made, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) { overtake(t, other) })
+		if err != nil || done.Replayed != made {
+			t.Errorf("made %v: got %+v, %v", made, done, err)
+			continue
+		}
+		records, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"record"}})
+		if err != nil || len(records) != 1 || records[0].Version != done.Versions[0] {
+			t.Errorf("made %v: the record is %+v, %v, and the commit returned %+v", made, records, err, done)
+		}
+	}
+}
+
+// If the row has dropped results since, another request with the id may have been applied. So the journal,
+// which has events of others at the seq of this one, does not show that the batch was not applied.
+func TestDroppedResultsShowNothing(t *testing.T) {
+	t.Parallel()
+	b := signal("run", "which?")
+	b.ID = "batch"
+	s, _, err := loseOne(t, b, false, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) {
+		commit(t, other, b)
+		for i := range bigtable.MaxResults {
+			later := signal("run", "since")
+			later.ID = runstore.BatchID(fmt.Sprint("batch ", i))
+			commit(t, other, later)
+		}
+	})
+	fails(t, err, runstore.ErrUnknownOutcome, bigtable.ErrLongAgo, runstore.Unknown)
+	seqs(t, s, bigtable.MaxResults+1)
 }
 
 // Nor is the outcome known if the event is in a segment that is lost or damaged.

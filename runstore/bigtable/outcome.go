@@ -8,11 +8,13 @@ import (
 
 // isApplied reports whether a change was applied, by a head that was read after it was sent. If the head has
 // too many later revisions to show that, the journal does: its events have the nonces of their writes for as
-// long as the run exists. Otherwise isApplied returns errLongAgo.
+// long as the run exists. Otherwise isApplied returns errLongAgo, also if the journal has other events and the
+// row no longer shows whether another request with the same id was applied.
 func (s *engine) isApplied(ctx context.Context, id runstore.RunID, e *edit, found *head) (applied bool, err error) {
 	applied, known := found.wrote(e.head.Rev, e.nonce)
 	if !known && e.done.FirstSeq > 0 {
 		applied, known, err = s.hasAppended(ctx, id, e)
+		known = known && (applied || e.result == nil || e.resultShows(found))
 	}
 	if err != nil {
 		return false, err
@@ -26,12 +28,23 @@ func (s *engine) isApplied(ctx context.Context, id runstore.RunID, e *edit, foun
 	return applied, nil
 }
 
+// resultShows reports whether the results in the row of a head show if a request with the change's id was
+// applied: none was dropped that was stored since the change was decided.
+func (e *edit) resultShows(found *head) bool {
+	return e.result != nil && e.isSameRun(found) && found.Batches-e.head.Batches < maxResults
+}
+
+// isSameRun reports whether the run was not purged since the change was decided.
+func (e *edit) isSameRun(found *head) bool {
+	return !found.Purged && found.Generation == e.head.Generation && found.GenerationBy == e.head.GenerationBy
+}
+
 // hasAppended reports whether the run's journal has the events of a change. known is false if the run was
 // purged since the change was decided: its journal went with it.
 func (s *engine) hasAppended(ctx context.Context, id runstore.RunID, e *edit) (appended, known bool, err error) {
 	seq := int64(e.done.FirstSeq)
 	r, err := s.readRun(ctx, id, eventColumns(seq, seq))
-	if err != nil || !r.exists() || r.head.Generation != e.head.Generation || r.head.GenerationBy != e.head.GenerationBy {
+	if err != nil || !r.exists() || !e.isSameRun(&r.head) {
 		return false, false, err
 	}
 	if seq > r.head.Seq {

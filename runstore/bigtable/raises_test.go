@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -178,5 +181,31 @@ func TestRaiseLearnsOfALaterOne(t *testing.T) {
 		if got := journal(t, heir, "run"); err != nil || len(got) != 1 || len(records) != 1 {
 			t.Errorf("paused before read %d: the run has the events %q and the records %v, %v, want one each", n, got, records, err)
 		}
+	}
+}
+
+// A raise whose reply was lost, and which another handle has finished before the repeat, is made once.
+func TestRaiseIsFinishedByAnotherBeforeItsRepeat(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	lost := false
+	s := openBare(t, table, meddle(func(_ context.Context, send func() error) error {
+		err := send()
+		if !lost || err != nil {
+			return err
+		}
+		lost = false
+		open(t, table) // a handle finishes the raise that it finds when it is opened
+		return status.Error(codes.Unavailable, "lost")
+	}))
+	hold(t, s, "run")
+	lost = true
+	epoch, err := s.RaiseEpoch(t.Context(), "once")
+	if err != nil || epoch != 1 {
+		t.Errorf("got epoch %d, %v, want 1", epoch, err)
+	}
+	changes, err := s.Epochs(t.Context())
+	if err != nil || len(changes) != 1 {
+		t.Errorf("the epochs are %+v, %v, want one", changes, err)
 	}
 }

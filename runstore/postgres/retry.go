@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -118,13 +119,16 @@ func (e *engine) findTerm(ctx context.Context, r *request, a *writeResult) error
 
 // forgottenSince returns an error if the trace of a write that was not found may have been deleted since
 // the write was sent: by a purge, or because the run has more results than it remembers. A creation and a
-// purge leave their traces in the run's row, which outlives the run, and a heartbeat needs none.
+// purge leave their traces in the run's row, which outlives the run, and a heartbeat needs none. The row has
+// the last 16 traces of grants, creations and purges, so it can evict that of a purge only if the run was
+// created anew and granted many times since.
 //
 // It reads after settle, whose snapshot may be older than a purge that settle waited for, and which
 // itself compares the results with the time until it was sent: while it waited for the run's lock, other
 // writes may have evicted the trace. A purge of a run with anything in it raises version_floor.
 func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err error) {
-	if w := r.write; w == nil || w.purge || w.op == opCreate {
+	w := r.write
+	if w == nil || w.op == opCreate {
 		return nil, nil
 	}
 	conn, done, err := e.connect(ctx, forRead)
@@ -132,16 +136,20 @@ func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err
 		return nil, err
 	}
 	defer done()
-	var purgedEver, purgedNow, evicts bool
+	var purgedEver, evictsPurges, purgedNow, evicts bool
 	var age, oldest int64
-	err = conn.QueryRow(ctx, e.sql(sqlRunForgotten), []byte(r.run), r.resultKey == nil).Scan(&purgedEver, &purgedNow, &age, &evicts, &oldest)
+	err = conn.QueryRow(ctx, e.sql(sqlRunForgotten), []byte(r.run), r.resultKey == nil).Scan(&purgedEver, &evictsPurges, &purgedNow, &age, &evicts, &oldest)
 	// The ages are compared with the time until the end of this request, not until its start: the run
 	// may have been created, or have got its oldest result, a moment after the write was sent.
 	since := e.clock.Since(r.sent).Microseconds()
+	deletable := purgedEver
+	if w.purge {
+		deletable = evictsPurges
+	}
 	switch {
 	case err != nil:
 		return nil, err
-	case purgedEver && (purgedNow || age <= since):
+	case deletable && (purgedNow || age <= since):
 		return errPurged, nil
 	case r.inBatches() && evicts && oldest <= since:
 		return errEvicted, nil
@@ -150,9 +158,9 @@ func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err
 }
 
 // errPurged is the error of an ambiguous write whose trace a purge may have deleted.
-var errPurged = errors.New("postgres: the run was purged since")
+var errPurged = fmt.Errorf("postgres: the run was purged since: %w", runstore.ErrForgotten)
 
-var errEvicted = errors.New("postgres: the run had more writes since than it remembers")
+var errEvicted = fmt.Errorf("postgres: the run had more writes since than it remembers: %w", runstore.ErrForgotten)
 
 // inBatches reports whether the trace that r leaves is a row in batches, which may be evicted.
 func (r *request) inBatches() bool {

@@ -299,3 +299,81 @@ func TestLostGrantHasItsOwnTime(t *testing.T) {
 		})
 	}
 }
+
+// The traces of grants, creations and purges are the last 16 of the run. A purge whose reply was lost, and
+// whose trace was evicted by those of the next run of that id, has an unknown outcome: the next run is not
+// purged. A purge whose trace cannot have been evicted is settled.
+func TestLostPurgeBeforeManyGrants(t *testing.T) {
+	t.Parallel()
+	const traces = 16
+	for _, tc := range []struct {
+		name          string
+		harm          harm
+		before        int  // further grants before the purge
+		purged, anew  bool // by another handle, before the purge is settled
+		after         int  // grants of the new run
+		guarded, full bool // the purge has a fence; the run has an event
+		want          error
+		left          bool // the run exists at the end
+	}{
+		{"evicted, of an empty run", loseReply, 0, false, true, traces - 1, false, false, runstore.ErrUnknownOutcome, true},
+		{"evicted", loseReply, 0, false, true, traces - 1, false, true, runstore.ErrUnknownOutcome, true},
+		{"evicted, with a fence", loseReply, 0, false, true, traces - 1, true, true, runstore.ErrUnknownOutcome, true},
+		{"still there", loseReply, 0, false, true, traces - 2, true, true, nil, true},
+		{"not applied", loseRequest, traces, false, false, 0, true, true, nil, false},
+		{"not applied, of a run that was purged", loseRequest, 0, true, false, 0, true, true, runstore.ErrNotFound, false},
+		{"not applied, of a run that was purged and created anew", loseRequest, 0, true, true, 0, true, true, runstore.ErrFenced, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			other := open(t, address)
+			grants := func(n int) (lease runstore.Lease) {
+				for range n {
+					granted, err := other.AcquireLease(t.Context(), runstore.AcquireRequest{
+						Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "owner", TTL: time.Minute}, Preempt: "test",
+					})
+					if err != nil {
+						t.Errorf("preempt: %v", err)
+					}
+					lease = granted.Lease
+				}
+				return lease
+			}
+			i := &interloper{wire: &wire{}, before: ".settle("}
+			i.do = func() {
+				if tc.purged {
+					purge(t, other, "run")
+				}
+				if tc.anew {
+					anew(t, other, "run")
+				}
+				grants(tc.after)
+			}
+			s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
+			lease := hold(t, s, "run")
+			if tc.before > 0 {
+				lease = grants(tc.before)
+				exec(t, connect(t, address), `UPDATE tapestore.runs SET created = created - interval '1 hour'`) // long before the purge
+			}
+			if tc.full {
+				commit(t, other, appending(lease, "event"))
+			}
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			if tc.guarded {
+				b = runstore.NewBatch("run", lease.Fence())
+			}
+			b.Purge = true
+			i.lose(tc.harm, "")
+			if _, err := s.Commit(t.Context(), b); runstore.KindOf(err) != tc.want {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+			if !i.harmed() {
+				t.Error("no message was lost")
+			}
+			if _, err := other.GetRun(t.Context(), "run"); (err == nil) != tc.left {
+				t.Errorf("the run: got %v, want it to be there: %t", err, tc.left)
+			}
+		})
+	}
+}

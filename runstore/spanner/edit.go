@@ -199,16 +199,22 @@ func (e *edit) recordResult(id resultID, multiCommitID []byte) {
 	}
 	slot := *n % e.g.ring
 	*n++
-	versions := make([]int64, len(e.done.Versions))
-	for i, v := range e.done.Versions {
-		versions[i] = int64(v)
-	}
+	versions := e.versions()
 	e.put("Writes", []column{
 		{"RunHash", e.g.key.hash}, {"Run", e.g.key.run}, {"Callers", id.callers}, {"Slot", slot}, {"Id", id.id}, {"Kind", id.kind},
 		{"FirstSeq", int64(e.done.FirstSeq)}, {"LastSeq", int64(e.done.LastSeq)}, {"Time", e.done.Time},
 		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", multiCommitID}, {"FormerEnd", e.former}, {"Ended", nil},
 	})
 	e.count += 6 // its index entry in WritesById: the former one is deleted, and the next has five columns
+}
+
+// versions returns the versions of the records after the write, as its result has them.
+func (e *edit) versions() []int64 {
+	all := make([]int64, len(e.done.Versions))
+	for i, v := range e.done.Versions {
+		all[i] = int64(v)
+	}
+	return all
 }
 
 // putHead adds the mutation of the run's row: an insert for a new run, else an update of the

@@ -82,6 +82,7 @@ type commitTracker struct {
 	// counted from when the guard statement left, so it is never later than on the store clock.
 	leaseEnd atomic.Pointer[localclock.Reading]
 	here     localclock.Clock
+	tries    []*try // the attempts that had writes, since the last one whose commit was surely not applied
 }
 
 // commitTrackerKey is the context key of the operation's commitTracker.

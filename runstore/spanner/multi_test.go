@@ -114,55 +114,6 @@ func TestLostCommitToldByTheRunsThatRemember(t *testing.T) {
 	}
 }
 
-// A commit whose answer was lost, of a run that has had so many others since that it
-// remembers this one no more, has an unknown outcome: it must not be made again.
-func TestLostCommitThatIsForgotten(t *testing.T) {
-	t.Parallel()
-	for id, made := range map[runstore.BatchID]bool{"": false, "one": true} {
-		t.Run(fmt.Sprintf("id %q, made %t", id, made), func(t *testing.T) {
-			t.Parallel()
-			var tr trick
-			p := newDatabase(t, newest)
-			s, other := openForgetful(t, p, tr.through), openForgetful(t, p)
-			hold(t, s, "run")
-			b := signal("run", "one")
-			b.ID = id
-			tr.next(func(send func(ctx context.Context) error) error {
-				if made {
-					if err := send(sending(t.Context())); err != nil {
-						return err
-					}
-				}
-				for range resultsKept {
-					later := signal("run", "later")
-					if id != "" {
-						later.ID = runstore.NewBatchID()
-					}
-					commit(t, other, later)
-				}
-				return status.Error(codes.Unknown, "lost, as the handle sees it")
-			})
-			_, err := s.Commit(t.Context(), b)
-			if runstore.KindOf(err) != runstore.ErrUnknownOutcome || !tr.played() {
-				t.Fatalf("got %v, want ErrUnknownOutcome", err)
-			}
-			events, err := other.ReadJournal(t.Context(), "run", 1, runstore.MaxPage)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ones := 0
-			for _, e := range events {
-				if string(e.Data) == "one" {
-					ones++
-				}
-			}
-			if want := map[bool]int{true: 1, false: 0}[made]; ones != want {
-				t.Errorf("it was made %d times, want %d", ones, want)
-			}
-		})
-	}
-}
-
 // A commit whose answer was lost, of a run that was purged and created again before the handle
 // made it once more, has an unknown outcome: it must not be applied to the new run.
 func TestLostCommitBeforeAPurge(t *testing.T) {

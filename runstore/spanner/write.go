@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"slices"
 
 	"cloud.google.com/go/spanner"
@@ -63,15 +64,16 @@ var errNothingToWrite = errors.New("spanner: nothing to write")
 
 // errResultEvicted: while the outcome of a commit was unknown, the run had so many other writes
 // that its ring may have evicted the result.
-var errResultEvicted = errors.New("spanner: the run had more writes since than it remembers")
+var errResultEvicted = fmt.Errorf("spanner: the run had more writes since than it remembers: %w", runstore.ErrForgotten)
 
 // transact applies writes to one run or several in one transaction of two requests: the guard
 // statement and the commit.
 //
 // If a commit has an ambiguous outcome (its reply was lost), the transaction is run again. The next
-// attempt either finds the result of the first among the runs' results, or it writes the runs'
-// rows, also when it refuses. Both transactions have read these rows, so after that the first can
-// no longer be committed, wherever it still is.
+// attempt either finds the result of the first among the runs' results, or its events in the
+// journals ([engine.findInJournals]), or it writes the runs' rows, also when it refuses. Both
+// transactions have read these rows, so after that the first can no longer be committed, wherever
+// it still is.
 func (s *engine) transact(ctx context.Context, tag string, requests ...*request) error {
 	tracker := &commitTracker{here: s.here}
 	ctx = tracker.watch(ctx)
@@ -125,6 +127,9 @@ func (s *engine) enterRunQueues(ctx context.Context, requests []*request) (leave
 // earlier transaction.
 func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, tracker *commitTracker) (refusal, err error) {
 	ambiguous := tracker.unknown()
+	if !ambiguous {
+		tracker.tries = nil
+	}
 	tracker.leaseEnd.Store(nil)
 	asks := make([]guardQuery, len(requests))
 	for i, r := range requests {
@@ -134,11 +139,12 @@ func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, 
 	if err != nil {
 		return nil, err
 	}
-	formers, err := lookUpResults(requests, all, ambiguous)
+	formers, err := s.lookUpResults(ctx, tx, requests, all, tracker.tries, ambiguous)
 	if err != nil {
 		return nil, err
 	}
 	var edits []*edit
+	next := &try{results: make([]*result, len(requests))}
 	events := 0
 	for i, r := range requests {
 		g, former := all[i], formers[i]
@@ -162,6 +168,7 @@ func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, 
 				e.recordResult(r.id(), r.multiCommitID)
 			}
 			e.putHead()
+			next.add(i, e)
 			events += len(e.events)
 			edits = append(edits, e)
 			if until := tracker.leaseEnd.Load(); !e.strictEnd.IsZero() && (until == nil || e.strictEnd.Before(*until)) {
@@ -178,6 +185,8 @@ func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, 
 		return s.tooLarge(tx, all, ambiguous, tooLarge("batches", "%d events, the limit for one commit is %d", events, slots))
 	}
 	slot := firstSlot(events)
+	next.slot = slot
+	tracker.tries = append(tracker.tries, next)
 	var total mutations
 	for _, e := range edits {
 		e.insertEvents(slot)
@@ -199,14 +208,14 @@ func (s *engine) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, ambi
 	return refusal, s.touch(tx, all)
 }
 
-// lookUpResults returns the stored result of each request, nil for none. If one of them proves that
-// all writes of the transaction were applied, it sets alreadyApplied on all runs: nothing is
-// applied again, even though some of the runs may have been purged since or have evicted their
-// result. Without such proof it returns errResultEvicted if the result of an earlier attempt may
-// have been evicted.
-func lookUpResults(requests []*request, all []*guarded, ambiguous bool) ([]*result, error) {
+// lookUpResults returns the stored result of each request, nil for none. If one of them, or the
+// journal of a run, proves that all writes of the transaction were applied, it sets alreadyApplied
+// on all runs: nothing is applied again, even though some of the runs may have been purged since or
+// have evicted their result. Without such proof it returns errResultEvicted if the result of an
+// earlier attempt may have been evicted, unless the journals prove that no attempt was applied.
+func (s *engine) lookUpResults(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, all []*guarded, tries []*try, ambiguous bool) ([]*result, error) {
 	formers := make([]*result, len(requests))
-	applied, evicted := false, false
+	applied, evicted, evictedID := false, false, false
 	for i, r := range requests {
 		g := all[i]
 		g.ambiguous = ambiguous && !r.foundBefore
@@ -217,10 +226,26 @@ func lookUpResults(requests []*request, all []*guarded, ambiguous bool) ([]*resu
 			r.foundBefore = r.foundBefore || !ambiguous
 			applied = applied || r.name == "" || len(r.multiCommitID) > 0 && bytes.Equal(r.multiCommitID, formers[i].Whole)
 		}
-		evicted = r.resultEvicted(g, ambiguous) || evicted
+		if r.resultEvicted(g, ambiguous) {
+			evicted, evictedID = true, evictedID || r.name != ""
+		}
 	}
 	if evicted && !applied {
-		return nil, errResultEvicted
+		found, known, err := s.findInJournals(ctx, tx, tries)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case found != nil:
+			applied = true
+			for i, r := range found.results {
+				if r != nil {
+					formers[i] = r
+				}
+			}
+		case !known || evictedID: // another call may have applied a write with the caller's id
+			return nil, errResultEvicted
+		}
 	}
 	for _, g := range all {
 		g.alreadyApplied = applied

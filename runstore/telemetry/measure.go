@@ -141,7 +141,7 @@ func do[R any](ctx context.Context, s *measured, op operation, id runstore.RunID
 func (o *observation) wrote(f runstore.Fence, w *runstore.Writes, replayed bool, class string, err error) {
 	in := o.s.in
 	if err != nil {
-		if class == outcomeUnknown {
+		if runstore.OutcomeOf(err) == runstore.Unknown { // also if the class is outcomeCanceled
 			in.unknown.Add(o.ctx, 1, in.byOp[o.op].add...)
 		}
 		if !f.IsZero() && (class == outcomeFenced || class == outcomeExpired) {

@@ -3,7 +3,9 @@ package telemetry_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tapestore/tapestore/internal/intercept"
@@ -45,6 +47,40 @@ func TestSample(t *testing.T) {
 	sample("2", "20")
 }
 
+// TestTimeOfTheLastSample checks that the metrics show when the store was last read: after an error the
+// other metrics keep their values.
+func TestTimeOfTheLastSample(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, failing := newCollected(), false
+		s := intercept.Store(memory.New(nil).Open(), func(ctx context.Context, _ string, next func(context.Context) error) error {
+			if failing {
+				return runstore.ErrUnavailable
+			}
+			return next(ctx)
+		})
+		defer func() { _ = s.Close() }()
+		sampler := telemetry.NewSampler(s, "memory", &c.opts)
+		sample := func(fails bool, want time.Time) {
+			t.Helper()
+			failing = fails
+			if err := sampler.Sample(t.Context()); fails != (err != nil) {
+				t.Fatal(err)
+			}
+			failing = false
+			expect(t, c.values(t), map[string]string{
+				"tapestore.store.sampled.timestamp{engine=memory}": fmt.Sprint(float64(want.Unix())),
+				"tapestore.store.waiting.runs{engine=memory}":      "0",
+			})
+		}
+		began := time.Now()
+		sample(false, began)
+		time.Sleep(10 * time.Second)
+		sample(true, began)
+		sample(false, began.Add(10*time.Second))
+	})
+}
+
 // Without an SDK a wrapped store allocates nothing more. With one that is installed later, it is
 // measured from then on (TestLateSDK).
 func TestWithoutAnSDK(t *testing.T) {
@@ -75,12 +111,17 @@ func TestUnknownOutcomesOfWrites(t *testing.T) {
 	if _, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrUnknownOutcome) {
 		t.Fatal(err)
 	}
+	expect(t, c.values(t), map[string]string{name: "1"})
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Commit(canceled, b); !errors.Is(err, runstore.ErrUnknownOutcome) {
 		t.Fatal(err)
 	}
-	expect(t, c.values(t), map[string]string{name: "1"}) // nobody waits for the second one
+	expect(t, c.values(t), map[string]string{
+		name: "2", // the caller that has left may not know what became of its write
+		"tapestore.store.operation.duration{engine=fake,operation=commit,outcome=canceled}":        "1×",
+		"tapestore.store.operation.duration{engine=fake,operation=commit,outcome=unknown_outcome}": "1×",
+	})
 }
 
 // A repeat that finds its own grant is no second grant, and a repeated batch no second write.

@@ -28,8 +28,9 @@ func Links() []harness.Case {
 			changes nothing. A store whose engine does not recognize the copy applies the write twice.`},
 		{Guarantee: "I8", Name: "a-cut-connection-is-no-error-the-caller-must-know", Needs: link, Run: cutConnections, Doc: `
 			The network resets all connections twelve times while four writers commit, with and without ids, and
-			works again at once. No commit fails, each is stored once, and the journal is dense. A store that returns
-			the broken connection to its caller, or repeats a commit that was applied, fails.`},
+			works again at once. No commit fails, each is stored once, and the journal is dense. No writer runs so far
+			ahead that the store need not remember the commit of another. A store that returns the broken connection to
+			its caller, or repeats a commit that was applied, fails.`},
 		{Guarantee: "I8", Name: "appends-to-many-runs-over-a-bad-network-are-applied-once", Needs: link, Run: faultsAmongMany, Doc: `
 			One handle appends to twelve runs at once, without ids, over connections that were cut or that lose
 			replies. Every append succeeds and is in its journal once, under its token. A store that sends a whole
@@ -182,9 +183,11 @@ func cutConnections(t harness.T, e *harness.Env) {
 	lease := kit.SeedFixture(t, e, "run")
 	stores := []runstore.RunStore{n.s, n.throughNetwork(e).Reopen(t)}
 	results := make([]*outcomes, writers)
+	abreast := kit.NewAbreast(writers)
 	var acknowledged, stop atomic.Int64
 	kit.RunConcurrently(t, writers+1, func(i int) error {
 		if i == writers {
+			defer abreast.End()
 			defer stop.Store(1)
 			for range cuts {
 				reached := acknowledged.Load() + 2*writers
@@ -194,6 +197,7 @@ func cutConnections(t harness.T, e *harness.Env) {
 			}
 			return nil
 		}
+		defer abreast.Leave(i)
 		results[i] = newOutcomes()
 		for m := 0; stop.Load() == 0 && !t.Failed(); m++ {
 			name := fmt.Sprintf("%d/%d", i, m)
@@ -208,6 +212,7 @@ func cutConnections(t harness.T, e *harness.Env) {
 			if err != nil {
 				t.Errorf("batch %s, amid cuts that were healed at once: %v", name, err)
 			}
+			abreast.Next(i) // or a commit without an answer is followed by more than a store has to remember
 		}
 		return nil
 	})

@@ -85,6 +85,7 @@ type Child struct {
 	Cmd   *exec.Cmd
 	In    io.WriteCloser // the child's standard input
 	lines *bufio.Scanner
+	kill  func() // ends the child's output
 }
 
 // StartChild starts this program again as a child with task e. The child is killed when the case
@@ -124,23 +125,28 @@ func StartChild(t harness.T, e ChildTask) *Child {
 		t.Fatalf("child: %v", err)
 	}
 	c.lines = bufio.NewScanner(out)
-	// A child that hangs must not hang the case: killing it ends its output.
-	bound := time.AfterFunc(harness.CaseTimeout, func() { _ = c.Cmd.Process.Kill() })
-	t.Cleanup(func() {
-		bound.Stop()
-		c.Kill()
-	})
+	c.kill = func() { _ = c.Cmd.Process.Kill() }
+	t.Cleanup(c.Kill)
 	return c
 }
 
 // Kill kills the child and waits for its exit.
 func (c *Child) Kill() {
-	_ = c.Cmd.Process.Kill() // it may have ended
+	c.kill() // it may have ended
 	_ = c.Cmd.Wait()
 }
 
-// Next returns the child's next line of output; ok is false after the last line.
+// Next returns the child's next line of output; ok is false after the last line. A child that writes
+// none within CaseTimeout is killed, or it would hang the case.
 func (c *Child) Next() (line string, ok bool) {
+	bound := time.AfterFunc(harness.CaseTimeout, c.kill)
+	defer bound.Stop()
+	return c.Read()
+}
+
+// Read is Next without a bound, for a caller that bounds each wait for several children. A child may
+// be silent for as long as the case makes progress.
+func (c *Child) Read() (line string, ok bool) {
 	ok = c.lines.Scan()
 	return c.lines.Text(), ok
 }

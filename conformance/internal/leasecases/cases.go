@@ -116,6 +116,7 @@ type children struct {
 	lines chan line
 	all   []*kit.Child
 	ends  map[term]string // how the terms of coordinators ended
+	dead  map[int]bool    // the children that kill has killed
 }
 
 // line is what a child said.
@@ -125,7 +126,7 @@ type line struct {
 }
 
 func newChildren(t harness.T, e *harness.Env) *children {
-	return &children{t: t, url: e.URL, lines: make(chan line, 1000), ends: map[term]string{}}
+	return &children{t: t, url: e.URL, lines: make(chan line, 1000), ends: map[term]string{}, dead: map[int]bool{}}
 }
 
 // start starts a child with a role.
@@ -135,7 +136,7 @@ func (c *children) start(role string) int {
 	child := kit.StartChild(c.t, kit.ChildTask{URL: c.url, Role: role, Round: i})
 	c.all = append(c.all, child)
 	go func() {
-		for text, ok := child.Next(); ok; text, ok = child.Next() {
+		for text, ok := child.Read(); ok; text, ok = child.Read() {
 			c.lines <- line{i, text}
 		}
 		c.lines <- line{i, "gone"}
@@ -169,6 +170,15 @@ func (c *children) said() (all []line) {
 		default:
 			return all
 		}
+	}
+}
+
+// kill kills a child.
+func (c *children) kill(i int) {
+	c.t.Helper()
+	c.dead[i] = true
+	if err := c.all[i].Cmd.Process.Kill(); err != nil {
+		c.t.Fatalf("kill: %v", err)
 	}
 }
 

@@ -105,9 +105,7 @@ func groupOfWorkers(t harness.T, e *harness.Env) {
 		})
 	}
 	await(0, 1, 2)
-	if err := all.all[1].Cmd.Process.Kill(); err != nil {
-		t.Fatalf("kill: %v", err)
-	}
+	all.kill(1)
 	killed := time.Now()
 	await(0, 2)
 	t.Logf("%d shards owned again %v after a kill, with a TTL of %v", shards, time.Since(killed).Round(time.Millisecond), groupTTL)

@@ -67,9 +67,7 @@ func workersShare(t harness.T, e *harness.Env) {
 		var token int64
 		var run string
 		if n, _ := fmt.Sscanf(l.text, "drives %d %s", &token, &run); n == 2 {
-			if err := all.all[l.child].Cmd.Process.Kill(); err != nil {
-				t.Fatalf("kill: %v", err)
-			}
+			all.kill(l.child)
 			break
 		}
 		if l.text == "gone" {

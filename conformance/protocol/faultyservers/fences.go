@@ -1,6 +1,9 @@
 package faultyservers
 
 import (
+	"context"
+	"sync"
+
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -54,6 +57,18 @@ func fenceServers() []Server {
 			},
 		},
 		{
+			Name: "decisions-without-a-fence", Case: "T11/nothing-of-a-zombie-after-the-takeover",
+			Breaks: "It does not check the fence of RecordDecision, so a driver whose run was taken over never ends.",
+			fault:  changing(func(m *tapepb.RecordDecisionRequest) { m.Fence = nil }),
+		},
+		{
+			Name: "fence-checked-before-the-write", Case: "T11/nothing-of-a-zombie-after-the-takeover",
+			Breaks: "It checks a fence in one step and writes in a second, so a write in flight at a takeover is applied after the grant.",
+			fault: func() fault {
+				return (&twoSteps{runs: map[string]*inFlight{}}).fault()
+			},
+		},
+		{
 			Name: "heartbeat-takes-over", Case: "T11/a-heartbeat-is-no-takeover",
 			Breaks: "It treats every ResumeRun as a takeover, so a helper's heartbeat takes the run from its own driver.",
 			fault: changing(func(m *tapepb.ResumeRunRequest) {
@@ -89,5 +104,96 @@ func fenceServers() []Server {
 				}}
 			},
 		},
+	}
+}
+
+// twoSteps checks the fence of RecordDecision in one step and writes without it in a second. In each
+// run it keeps one write of the first driver between the two steps until another driver has the
+// grant, and applies it before the reply to the takeover.
+type twoSteps struct {
+	mu   sync.Mutex
+	runs map[string]*inFlight // by invocation
+}
+
+// inFlight is the write of a run that is kept between its two steps.
+type inFlight struct {
+	run                     string
+	checked, taken, applied chan struct{}
+}
+
+// keptDecision is the index of the write that is kept: a driver that has had some writes applied is
+// at work when it is taken over.
+const keptDecision = 3
+
+func (s *twoSteps) fault() fault {
+	return fault{unary: func(c call) (proto.Message, error) {
+		switch m := c.req.(type) {
+		case *tapepb.BeginRunRequest:
+			return s.begin(c, m.GetAppName()+"/"+m.GetInvocationId())
+		case *tapepb.RecordDecisionRequest:
+			if m.GetDecisionIndex() == keptDecision && m.GetFence() != nil {
+				return s.write(c, m)
+			}
+		}
+		return c.forward(c.req)
+	}}
+}
+
+// begin forwards a BeginRun. A takeover of a run waits for the write between its steps.
+func (s *twoSteps) begin(c call, invocation string) (proto.Message, error) {
+	s.mu.Lock()
+	w := s.runs[invocation]
+	s.mu.Unlock()
+	if w != nil {
+		if err := received(c.ctx, w.checked); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := c.forward(c.req)
+	if err != nil {
+		return nil, err
+	}
+	if w != nil {
+		close(w.taken)
+		return answer, received(c.ctx, w.applied)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs[invocation] = &inFlight{
+		run: answer.(*tapepb.BeginRunResponse).GetRunId(), checked: make(chan struct{}), taken: make(chan struct{}), applied: make(chan struct{}),
+	}
+	return answer, nil
+}
+
+// write checks the fence of a decision, and writes the decision once the run was taken over.
+func (s *twoSteps) write(c call, m *tapepb.RecordDecisionRequest) (proto.Message, error) {
+	run, err := c.server.GetRun(c.ctx, &tapepb.GetRunRequest{RunId: m.GetRunId()})
+	if err != nil || run.GetToken() != m.GetFence().GetToken() {
+		return c.forward(m) // refused
+	}
+	var w *inFlight
+	s.mu.Lock()
+	for _, other := range s.runs {
+		if other.run == m.GetRunId() {
+			w = other
+		}
+	}
+	s.mu.Unlock()
+	close(w.checked)
+	if err := received(c.ctx, w.taken); err != nil {
+		return nil, err
+	}
+	defer close(w.applied)
+	m.Fence = nil
+	return c.forward(m)
+}
+
+// received waits until done is closed, or returns the reason why ctx has ended.
+func received(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

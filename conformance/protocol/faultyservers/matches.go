@@ -2,7 +2,10 @@ package faultyservers
 
 import (
 	"hash/crc32"
+	"sync/atomic"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
@@ -45,6 +48,25 @@ func matchServers() []Server {
 			Name: "tasks-claimed-on-a-look", Case: "T7/each-entry-is-one-task",
 			Breaks: "It lists the tasks that are due and claims them in a second step, so several workers get one task.",
 			fault:  func() fault { return fault{unary: claimTasksOnLook} },
+		},
+		{
+			Name: "no-runs-once-workers-ask", Case: "T7/each-entry-is-one-task",
+			Breaks: "It refuses to begin runs once workers ask for tasks, and has no tasks for them, so a worker that waits for one never ends.",
+			fault: func() fault {
+				var asked atomic.Bool
+				return fault{unary: func(c call) (proto.Message, error) {
+					switch c.req.(type) {
+					case *tapepb.ClaimTasksRequest:
+						asked.Store(true)
+						return &tapepb.ClaimTasksResponse{}, nil
+					case *tapepb.BeginRunRequest:
+						if asked.Load() {
+							return nil, status.Error(codes.ResourceExhausted, "too many runs")
+						}
+					}
+					return c.forward(c.req)
+				}}
+			},
 		},
 		{
 			Name: "claims-of-a-former-owner", Case: "tasks/71-stale-claim",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/tapestore/tapestore/internal/filelock"
 )
@@ -12,6 +13,10 @@ import (
 // lockName is the file in an engine's directory that the owning process keeps locked. The kernel
 // unlocks it when the owner ends, in whatever way.
 const lockName = "owner.lock"
+
+// temporaryName is the file that marks a directory as one of NewWorkDir's. Without it no directory
+// with content is swept, because the user may have named it.
+const temporaryName = "temporary"
 
 // sweepTries bounds how often an owner begins again because of processes that look for abandoned directories.
 const sweepTries = 100
@@ -39,7 +44,7 @@ func NewWorkDir(root, prefix string) (*WorkDir, error) {
 			return nil, errors.Join(err, removeAll(path))
 		}
 		// From here on no other process removes it.
-		if err := os.Chmod(path, 0o711); err != nil {
+		if err := errors.Join(os.WriteFile(filepath.Join(path, temporaryName), nil, 0o600), os.Chmod(path, 0o711)); err != nil {
 			return nil, errors.Join(err, removeAll(path), lock.Close())
 		}
 		return &WorkDir{Path: path, Lock: lock, Temporary: true}, nil
@@ -66,6 +71,10 @@ func OpenWorkDir(path string) (*WorkDir, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A temporary directory that its owner left is kept from now on.
+	if err := os.Remove(filepath.Join(path, temporaryName)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(err, lock.Close())
+	}
 	return &WorkDir{Path: path, Lock: lock}, nil
 }
 
@@ -78,15 +87,36 @@ func (d *WorkDir) Close() error {
 	return errors.Join(err, d.Lock.Close())
 }
 
-// removeAll removes a directory. Another process that looks for abandoned directories may create a lock file
+// removeAll removes a temporary directory, its mark last, so that a later sweep removes what an
+// interrupted removal left. Another process that looks for abandoned directories may create a lock file
 // in it meanwhile, so that it is not empty in the end.
 func removeAll(path string) (err error) {
 	for range sweepTries {
-		if err = os.RemoveAll(path); err == nil {
+		entries, _ := os.ReadDir(path)
+		err = nil
+		for _, e := range entries {
+			if e.Name() != temporaryName {
+				err = errors.Join(err, os.RemoveAll(filepath.Join(path, e.Name())))
+			}
+		}
+		if err == nil {
+			err = os.RemoveAll(path)
+		}
+		if err == nil {
 			break
 		}
 	}
 	return err
+}
+
+// isTemporary reports whether NewWorkDir made a directory. An empty one, but for its lock file, may
+// be one whose owner died before it wrote the mark.
+func isTemporary(path string) bool {
+	if _, err := os.Lstat(filepath.Join(path, temporaryName)); err == nil {
+		return true
+	}
+	entries, err := os.ReadDir(path)
+	return err == nil && !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() != lockName })
 }
 
 // errLocked reports that the process that owns a directory is alive.
@@ -123,24 +153,29 @@ func lockDir(path string) (*os.File, error) {
 	return lock, nil
 }
 
-// SweepWorkDirs removes the temporary directories in root with a prefix whose owner has died; end
-// kills what still runs in one. It touches only directories of our own user, because any user may
-// use such a name. What cannot be removed is left for the next time; nothing depends on it.
+// SweepWorkDirs removes the directories that NewWorkDir made in root with a prefix and whose owner
+// has died; end kills what still runs in one. It touches only directories of our own user, because
+// any user may use such a name, and none that OpenWorkDir has opened, unless it is empty. What cannot
+// be removed is left for the next time; nothing depends on it.
 func SweepWorkDirs(root, prefix string, end func(dir string) error) {
 	paths, _ := filepath.Glob(filepath.Join(root, prefix+"*"))
 	for _, path := range paths {
 		info, err := os.Lstat(path)
-		if err != nil || !info.IsDir() || !isOurs(info) {
+		if err != nil || !info.IsDir() || !isOurs(info) || !isTemporary(path) {
 			continue
 		}
 		lock, err := lockDir(path)
 		if err != nil {
 			continue
 		}
+		if !isTemporary(path) { // opened by its name meanwhile
+			_ = lock.Close()
+			continue
+		}
 		// The directory is renamed first. Otherwise the process that has just made it could lock a new file
 		// in it, once the locked one is deleted, and lose the directory all the same.
 		if swept := path + ".swept"; end(path) == nil && os.Rename(path, swept) == nil {
-			_ = os.RemoveAll(swept)
+			_ = removeAll(swept)
 		}
 		_ = lock.Close()
 	}

@@ -95,3 +95,87 @@ func TestSweepOfNewDirectories(t *testing.T) {
 	close(made)
 	sweeping.Wait()
 }
+
+// TestSweepKeepsNamedDirectories checks that a directory that a user named is not swept, even if its
+// name has the prefix, nor one that NewWorkDir made and a user opened by its name later. An empty one
+// may be of an owner that died before it marked the directory.
+func TestSweepKeepsNamedDirectories(t *testing.T) {
+	t.Parallel()
+	const prefix = "emulators-sweep-"
+	root := t.TempDir()
+	named := filepath.Join(root, prefix+"dev")
+	left, err := NewWorkDir(root, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = left.Lock.Close() // what the owner's death does
+	foreign := filepath.Join(root, prefix+"foreign")
+	for _, path := range []string{named, left.Path} {
+		dir, err := OpenWorkDir(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(path, "data"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := dir.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	empty := filepath.Join(root, prefix+"1")
+	if err := errors.Join(os.MkdirAll(filepath.Join(foreign, "data"), 0o700), os.Mkdir(empty, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	SweepWorkDirs(root, prefix, func(dir string) error {
+		if dir != empty {
+			t.Errorf("what runs in %s is killed", dir)
+		}
+		return nil
+	})
+	for _, path := range []string{named, left.Path, foreign} {
+		if _, err := os.Stat(filepath.Join(path, "data")); err != nil {
+			t.Errorf("a named directory was swept: %v", err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(foreign, lockName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the lock file of a directory that is not ours: %v, want none", err)
+	}
+	if _, err := os.Stat(empty); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an empty directory without an owner: %v, want it swept", err)
+	}
+}
+
+// TestInterruptedSweep checks that a sweep removes what an interrupted removal of a directory left.
+func TestInterruptedSweep(t *testing.T) {
+	t.Parallel()
+	const prefix = "emulators-sweep-"
+	root := t.TempDir()
+	dir, err := NewWorkDir(root, prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A directory that cannot be removed interrupts the removal, and its name sorts last.
+	kept := filepath.Join(dir.Path, "z", "kept")
+	if err := os.MkdirAll(kept, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(kept, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		t.Skip("not applicable: root can remove every directory")
+	}
+	if err := os.Chmod(kept, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Close(); err == nil {
+		t.Fatal("the directory was removed, though it cannot be")
+	}
+	if err := os.Chmod(kept, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	SweepWorkDirs(root, prefix, func(string) error { return nil })
+	if left, err := filepath.Glob(filepath.Join(root, prefix+"*")); err != nil || len(left) > 0 {
+		t.Errorf("left are %v, %v, want none", left, err)
+	}
+}

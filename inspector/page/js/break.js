@@ -46,7 +46,8 @@ export function breakDialog(run, ref, about, notes) {
       dialog.close();
       say("good", `The grant of ${broken.from} on the run ${run.id} under token ${broken.broken_token_text} has ended. The token is now ${broken.token_text}, and the lease is free. Stop the former holder.`);
     } catch (error) {
-      const unknown = error.status ? "" : " It is unknown whether the lease was broken: the journal of the run shows that.";
+      // A proxy that answers for the server (kind "http") does not know whether the server has broken the lease.
+      const unknown = error.status && error.kind !== "http" ? "" : " It is unknown whether the lease was broken: the journal of the run shows that.";
       const message = `Run ${run.id}: ${error.message}${unknown}`;
       if (!dialog.isConnected) say("bad", message); // a browser without closedby has closed it
       fill(trouble, h("p", { class: "problem bad" }, message));
