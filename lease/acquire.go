@@ -88,7 +88,7 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 			// An earlier copy of the request was granted, and the grant has ended. Even the first answer
 			// may say so, because a store may repeat a request whose reply it has lost.
 			req.Grant, ambiguousSince = runstore.NewGrantID(), time.Time{}
-		case !transient(err):
+		case !transient(err) || !req.Writes.IsZero() && errors.Is(err, runstore.ErrForgotten): // the store could apply the writes again
 			return Granted{}, err
 		}
 		if ctx.Err() != nil || !hints.pause(ctx, wait) || !k.awaitGrace(ctx, &outage, req) {

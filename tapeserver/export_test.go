@@ -6,6 +6,9 @@ func (s *Server) Cut() { s.beginCut() }
 // MaxGrants is how many grants a connection remembers.
 const MaxGrants = maxGrants
 
+// CheckedGrants is how many grants a refusal checks.
+const CheckedGrants = checkedGrants
+
 // MaxGrantsInAll is how many grants all connections remember.
 const MaxGrantsInAll = maxGrantsInAll
 

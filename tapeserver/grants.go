@@ -49,7 +49,7 @@ import (
 // A grant is deleted when its run ends or is parked and when the connection closes. The server closes
 // no connection for being idle in this mode; see Options.keepalive. A call that needs room for
 // another grant is refused above maxGrants, maxGrantsInAll and the client's share of the latter,
-// before it takes a lease. It first deletes grants whose runs have ended elsewhere or were purged.
+// before it takes a lease. It first deletes grants whose runs have ended elsewhere for good.
 
 const (
 	// maxGrants is the number of grants that a connection stores: 4,096, above the 1,024 open calls
@@ -244,21 +244,17 @@ func (s *service) room(ctx context.Context, run runstore.RunID, req fencedReques
 	}
 	for _, grant := range g.check(checkedGrants) {
 		r, err := s.tape.GetRun(ctx, grant.Run)
-		if errors.Is(err, tape.ErrNoSuchRun) || err == nil && hasEnded(r.Status) {
+		if err == nil && hasEndedForGood(r.Status) {
 			g.forget(grant.Run, runstore.Token(grant.Token))
 		}
 	}
 	return g.room(client, s.grants)
 }
 
-// hasEnded reports whether a run with this status has no driver.
-func hasEnded(status tape.RunStatus) bool {
-	switch status {
-	case tape.RunTerminal, tape.RunFailed, tape.RunCancelled, tape.RunStuck:
-		return true
-	default:
-		return false
-	}
+// hasEndedForGood reports whether no call revives a run of this status. A run that failed, was cancelled or
+// was purged can be begun again, and then its former drivers must still have their grants.
+func hasEndedForGood(status tape.RunStatus) bool {
+	return status == tape.RunTerminal || status == tape.RunStuck
 }
 
 // fence returns the fence of a driver's write: the presented one, or else the grant of its

@@ -50,6 +50,19 @@ func TestGrantsAreBounded(t *testing.T) {
 	if acts(t.Context(), c, first, "k") || !acts(t.Context(), next, first, "k") {
 		t.Error("the former driver acts, or the next one does not")
 	}
+	// A run that was cancelled can be begun again, so its grant stays.
+	if _, err := next.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: first, Status: tapepb.RunStatus_RUN_STATUS_CANCELLED}); err != nil {
+		t.Fatal(err)
+	}
+	for range tapeserver.MaxGrants/tapeserver.CheckedGrants + 1 {
+		_, err = begin(c, tapeserver.MaxGrants)
+		wantLimit(t, "BeginRun after a cancellation", err, "GrantsPerConnection")
+	}
+	if _, err := begin(next, 0); err != nil {
+		t.Fatal(err)
+	}
+	_, err = begin(c, 0)
+	wantStatus(t, "BeginRun of the former driver of a revived run", err, codes.Aborted, "held")
 	if _, err := begin(next, 1); err != nil {
 		t.Fatal(err)
 	}

@@ -124,12 +124,12 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 		if err != nil {
 			return err
 		}
-		if shown != "" { // records change without an event, too: a timer is set
+		if shown != nil { // records change without an event, too: a timer is set
 			switch left, err := unsettled(ctx, r.store, req.Run); {
 			case err != nil:
 				return fmt.Errorf("the run was not purged: the work that is left in it cannot be read again: %w", err)
-			case left != shown:
-				return &exitError{fmt.Errorf("the run was not purged, because the work that is left in it has changed since the question: it is now %s; repeat the command", left), exitRefused}
+			case !maps.Equal(left.versions, shown.versions):
+				return &exitError{fmt.Errorf("the run was not purged, because the work that is left in it has changed since the question: it is now %s; repeat the command", left.text), exitRefused}
 			}
 		}
 		req.Next = head.LastSeq + 1
@@ -166,13 +166,14 @@ func (r *runs) purge(cmd *cobra.Command, run string) (err error) {
 }
 
 // confirm shows the run and asks for its id. Questions go to asks. It returns the work that is left as it was
-// shown, or "" if that cannot be read, for example because a record is corrupt.
-func (r *runs) confirm(ctx context.Context, head runstore.Run, answers *bufio.Reader, asks io.Writer) (shown string, err error) {
-	shown, err = unsettled(ctx, r.store, head.ID)
-	left := shown
-	if err != nil {
+// shown, or nil if that cannot be read, for example because a record is corrupt.
+func (r *runs) confirm(ctx context.Context, head runstore.Run, answers *bufio.Reader, asks io.Writer) (shown *work, err error) {
+	var left string
+	if shown, err = unsettled(ctx, r.store, head.ID); err == nil {
+		left = shown.text
+	} else {
 		if ctx.Err() != nil {
-			return "", err
+			return nil, err
 		}
 		left = "not known: " + plain(err.Error())
 	}
@@ -184,7 +185,7 @@ func (r *runs) confirm(ctx context.Context, head runstore.Run, answers *bufio.Re
 		plain(string(head.ID)), plain(tape.RunStatus(head.Status).String()), head.LastSeq, plain(head.CreatedAt), holder, left)
 	answer, err := ask(ctx, answers, asks, "Type the run's id to purge it: ")
 	if err != nil || answer != string(head.ID) {
-		return "", errors.New("the run was not purged: its id was not typed, and there was no --yes")
+		return nil, errors.New("the run was not purged: its id was not typed, and there was no --yes")
 	}
 	return shown, nil
 }
@@ -195,18 +196,24 @@ var queueWords = map[runstore.IndexName]string{
 	tape.IndexObligations: "open obligations", tape.IndexStuckObligations: "obligations that are STUCK", tape.IndexTimers: "timers",
 }
 
+// work is the work that is left in a run.
+type work struct {
+	text     string                                  // how many records there are of each kind
+	versions map[runstore.RecordKey]runstore.Version // of these records
+}
+
 // unsettled describes the records of a run for which tapestore retain would keep it: those in queues, by
 // queue.
-func unsettled(ctx context.Context, store runstore.RunStore, run runstore.RunID) (string, error) {
+func unsettled(ctx context.Context, store runstore.RunStore, run runstore.RunID) (*work, error) {
 	mover, ok := runstore.As[runstore.Mover](store)
 	if !ok {
-		return "not known, the adapter of the store does not list it", nil
+		return &work{text: "not known, the adapter of the store does not list it"}, nil
 	}
-	counts := map[string]int{}
+	counts, versions := map[string]int{}, map[runstore.RecordKey]runstore.Version{}
 	for after := runstore.RecordKey(""); ; {
 		page, err := mover.ReadPlaced(ctx, run, after, runstore.MaxPage)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		if len(page.Records) == 0 {
 			break
@@ -221,6 +228,7 @@ func unsettled(ctx context.Context, store runstore.RunStore, run runstore.RunID)
 					word = "records in the queue " + plain(string(place.Index))
 				}
 				counts[word]++
+				versions[record.Key] = record.Version
 			}
 			after = record.Key
 		}
@@ -229,5 +237,5 @@ func unsettled(ctx context.Context, store runstore.RunStore, run runstore.RunID)
 	for _, word := range slices.Sorted(maps.Keys(counts)) {
 		parts = append(parts, fmt.Sprintf("%d %s", counts[word], word))
 	}
-	return cmp.Or(strings.Join(parts, ", "), "none"), nil
+	return &work{cmp.Or(strings.Join(parts, ", "), "none"), versions}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -196,15 +197,20 @@ func TestRunPurgeAfterATimerIsSet(t *testing.T) {
 		err = root.ExecuteContext(t.Context())
 		return e.String(), err
 	}
-	asked, err := purge(&answers{strings.NewReader("run-1\n"), func() {
-		b := runstore.NewBatch("run-1", runstore.Unguarded("a timer"))
-		b.Put("timer", nil, runstore.Place{Index: tape.IndexTimers, At: runstore.After(time.Hour)})
-		if _, err := store.Commit(t.Context(), b); err != nil {
-			t.Error(err)
+	for i, shown := range []string{"none", "1 timers"} { // the second timer replaces the first
+		asked, err := purge(&answers{strings.NewReader("run-1\n"), func() {
+			b := runstore.NewBatch("run-1", runstore.Unguarded("a timer"))
+			b.Put(runstore.RecordKey(fmt.Sprint("timer ", i)), nil, runstore.Place{Index: tape.IndexTimers, At: runstore.After(time.Hour)})
+			if i > 0 {
+				b.Delete(runstore.RecordKey(fmt.Sprint("timer ", i-1)))
+			}
+			if _, err := store.Commit(t.Context(), b); err != nil {
+				t.Error(err)
+			}
+		}})
+		if !strings.Contains(asked, "Work that is left in it: "+shown+".\n") || exitStatus(err) != exitRefused || !strings.Contains(err.Error(), "it is now 1 timers;") {
+			t.Errorf("got %q, %v, want a refusal", asked, err)
 		}
-	}})
-	if !strings.Contains(asked, "Work that is left in it: none.\n") || exitStatus(err) != exitRefused || !strings.Contains(err.Error(), "it is now 1 timers;") {
-		t.Errorf("got %q, %v, want a refusal", asked, err)
 	}
 	if _, err := store.GetRun(t.Context(), "run-1"); err != nil {
 		t.Errorf("the run afterwards: %v", err)

@@ -23,6 +23,9 @@ const (
 // store did not evaluate a repeat, its error says nothing about the step before: the outcome then
 // stays unknown. It also stays unknown, and Repeat does not repeat, if the store no longer remembers
 // the step (runstore.ErrForgotten): it could apply a repeat again, or refuse it for the step's change.
+// A store finds that out within one call. If the call ends before, because the store was unreachable for
+// its retry timeout, and other writers make more writes than it remembers until the repeat, the repeat is
+// judged as a new step.
 func Repeat[R any](ctx context.Context, step func() (R, error)) (R, error) {
 	var lost error
 	for n := 0; ; n++ {

@@ -178,7 +178,10 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			case ambiguous || r.head.remembers(e.head.Rev):
 				swapped, err = s.isApplied(ctx, r.id, e, &r.head)
 				if errors.Is(err, errLongAgo) && r.results != nil && e.resultShows(&r.head) {
-					err, orphans = nil, nil // the next decision finds the result, or decides again
+					if _, fresh = r.results[e.result.name()]; fresh {
+						continue // the decision finds this result, which a later read may not find
+					}
+					err, orphans = nil, nil // it is decided again
 				}
 			default:
 				// The handle was far behind when it sent its only copy, which found another
