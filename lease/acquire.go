@@ -40,7 +40,8 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // store reports that the lease expires sooner, Acquire asks right after the expiry, with a jitter
 // of up to half of MinBackoff.
 //
-// A request whose outcome is unknown is repeated with the same grant id. Trust in the lease then
+// A request whose outcome is unknown is repeated with the same grant id, unless it has writes and the store no
+// longer remembers it (runstore.ErrForgotten): then the lease may be held until it expires. Trust in the lease then
 // counts from the first of these requests, since any of them may be the one that was applied. If the
 // caller chose the id, an earlier process may have sent the first one, so Sent is zero in the result. If a
 // repeat, which the store may have sent, finds that the lease was granted and has been lost since, Acquire

@@ -18,14 +18,15 @@ func transient(err error) bool {
 }
 
 // retryBounded repeats call, with backoff, until its answer is definite, ctx ends or the bound is
-// reached. Each attempt gets at most half of the time left, so that one hanging request leaves time
+// reached, or until the store no longer remembers the request (runstore.ErrForgotten), whose writes a
+// repeat could apply again. Each attempt gets at most half of the time left, so that one hanging request leaves time
 // for another. A call that ignores its context is abandoned at the bound.
 func retryBounded(ctx context.Context, bound time.Duration, run runstore.RunID, op string, call func(context.Context) error) error {
 	deadline := time.Now().Add(bound)
 	for wait := bound / 20; ; wait *= 2 {
 		err := attempt(ctx, time.Until(deadline), run, op, call)
 		rest := pace.Jitter(wait)
-		if err == nil || !transient(err) || time.Until(deadline)-rest < bound/10 || !pace.Pause(ctx, rest) {
+		if err == nil || !transient(err) || errors.Is(err, runstore.ErrForgotten) || time.Until(deadline)-rest < bound/10 || !pace.Pause(ctx, rest) {
 			return err
 		}
 	}

@@ -251,8 +251,8 @@ func (s *service) room(ctx context.Context, run runstore.RunID, req fencedReques
 	return g.room(client, s.grants)
 }
 
-// hasEndedForGood reports whether no call revives a run of this status. A run that failed, was cancelled or
-// was purged can be begun again, and then its former drivers must still have their grants.
+// hasEndedForGood reports whether no call revives a run of this status, until it is purged. A run that failed,
+// was cancelled or was purged can be begun again, and then its former drivers must still have their grants.
 func hasEndedForGood(status tape.RunStatus) bool {
 	return status == tape.RunTerminal || status == tape.RunStuck
 }
