@@ -122,29 +122,6 @@ func TestAcquireRepeatsAnUnknownOutcomeWithItsGrant(t *testing.T) {
 	})
 }
 
-// An acquisition with writes that the store no longer remembers is not repeated, because the writes could be
-// applied again.
-func TestForgottenAcquisitionIsNotRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		sent := 0
-		f.acquire = func(_ context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
-			if sent = n; n > 1 {
-				return next()
-			}
-			if _, err := next(); err != nil {
-				t.Error(err)
-			}
-			return runstore.Granted{}, &runstore.OpError{Op: "acquire lease", Run: run, Err: runstore.ErrUnknownOutcome, Cause: runstore.ErrForgotten}
-		}
-		req := request()
-		req.Writes = writes("begin")
-		if _, err := f.keeper(nil).Acquire(t.Context(), req); !errors.Is(err, runstore.ErrForgotten) || sent != 1 {
-			t.Errorf("got %v after %d requests, want an unknown outcome after one", err, sent)
-		}
-	})
-}
-
 // A request whose reply was lost was granted, and another took the lease before the
 // repeat: the repeat is refused for ever, and Acquire goes on as a new contender, but not
 // with an id or writes of the caller's.

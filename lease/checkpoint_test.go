@@ -106,31 +106,6 @@ func TestCheckpointIsAppliedOnce(t *testing.T) {
 	})
 }
 
-// A checkpoint that the store no longer remembers is not repeated, because it could be applied again. The
-// lease goes on, and so do later checkpoints.
-func TestForgottenCheckpointIsNotRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		f.renew = func(_ context.Context, n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
-			r, err := next()
-			if n == 1 {
-				return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnknownOutcome, Cause: runstore.ErrForgotten}
-			}
-			return r, err
-		}
-		err := f.keeper(nil).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
-			if err := <-held.Checkpoint(writes("first")); runstore.OutcomeOf(err) != runstore.Unknown || !errors.Is(err, runstore.ErrForgotten) {
-				t.Errorf("the first checkpoint: %v, want an unknown outcome", err)
-			}
-			return <-held.Checkpoint(writes("second"))
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.wantKinds("first", "second")
-	})
-}
-
 // The repeat of a renewal with a checkpoint returns the first result and extends nothing, so the
 // trust counts from the first request whose outcome was unknown.
 func TestRepeatedCheckpointExtendsNoTrust(t *testing.T) {

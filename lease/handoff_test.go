@@ -298,39 +298,6 @@ func TestRequestChangesBeforeTheGrant(t *testing.T) {
 	}
 }
 
-// The last writes of the work, which a handoff stores before the grant, are not repeated if the store no longer
-// remembers them: they could be applied again.
-func TestForgottenLastWritesAreNotRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t)
-		after := 0 // renewals after the one with the last writes
-		forgotten := false
-		f.renew = func(ctx context.Context, _ int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
-			if forgotten {
-				after++
-			}
-			r, err := next()
-			if events, failed := f.ReadJournal(ctx, run, 1, 10); failed != nil {
-				t.Error(failed)
-			} else if len(events) == 1 && !forgotten {
-				forgotten = true
-				return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrUnknownOutcome, Cause: runstore.ErrForgotten}
-			}
-			return r, err
-		}
-		f.putRequest(`{"owner":"agent-b","grant":"b","ttl":30000000000}`)
-		err := f.keeper(&lease.Options{Handoff: lease.Gap}).Do(t.Context(), request(), func(ctx context.Context, held *lease.Held) error {
-			var last runstore.Writes
-			last.Append("last", nil)
-			held.ReleaseWith(last)
-			return wait(time.Minute)(ctx, held)
-		})
-		if !errors.Is(err, runstore.ErrForgotten) || !forgotten || after != 0 {
-			t.Errorf("got %v, with %d renewals after it, want an unknown outcome and none", err, after)
-		}
-	})
-}
-
 // The grant is repeated under its id when its reply is lost, also if the work meets the refusal of
 // its fence before the holder knows of the grant.
 func TestLostReplyOfAHandoff(t *testing.T) {

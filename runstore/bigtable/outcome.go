@@ -22,7 +22,7 @@ func (s *engine) isApplied(ctx context.Context, id runstore.RunID, e *edit, foun
 	if !known {
 		return false, errLongAgo
 	}
-	if applied && found.Rev > e.head.Rev { // what is known beside the head is out of date
+	if applied && found.Rev > e.head.Rev { // what the handle knows of the rest of the row is out of date
 		e.superseded = true
 	}
 	return applied, nil
