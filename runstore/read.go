@@ -97,7 +97,7 @@ type IndexQuery struct {
 	// all.
 	Until time.Time
 	// From is the earliest time of the selected entries, inclusive, on the store clock. Zero means
-	// no lower bound.
+	// no lower bound. It is not truncated: an entry a nanosecond before From is not selected.
 	From time.Time
 	// After resumes the scan after this cursor.
 	After Cursor

@@ -32,6 +32,8 @@ func tokenStores() []faultyStore {
 			"I3/guards-of-a-release-hold-or-nothing-happens", releaseUnguarded},
 		{"scan-ignores-its-lower-bound", "A scan begins at the first entry of the index.",
 			"I9/a-scan-begins-at-its-lower-bound", scanFromStart},
+		{"scan-rounds-its-lower-bound-down", "A scan begins at the microsecond before its lower bound.",
+			"I9/a-scan-begins-at-its-lower-bound", scanFromRounded},
 		{"runs-scanned-from-behind-the-bound", "A scan of runs leaves out the runs at its lower bound.",
 			"I9/runs-are-scanned-from-a-lower-bound", runsFromBehind},
 		{"heads-left-out", "Entries of records never carry their run.",
@@ -161,6 +163,13 @@ func scanFromStart(s *store) {
 		if q.Index != runstore.IndexRuns && q.Index != runstore.IndexRunnable {
 			q.From = time.Time{}
 		}
+		return h.Handle.ScanIndex(ctx, q)
+	}
+}
+
+func scanFromRounded(s *store) {
+	s.scan = func(ctx context.Context, h *handle, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
+		q.From = q.From.Truncate(runstore.TimePrecision)
 		return h.Handle.ScanIndex(ctx, q)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
+	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
 // GetRun implements adapter.Core.
@@ -151,27 +152,11 @@ func newest(feed []runstore.FeedEvent, limit int) (first int) {
 
 // Wakeups implements runstore.Notifier.
 func (c core) Wakeups(ctx context.Context) (<-chan struct{}, error) {
-	s, ch := c.store, make(chan struct{}, 1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.wakers[ch] = true
-	context.AfterFunc(ctx, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.wakers, ch)
-	})
-	return ch, nil
+	return wakeup.Of(c.store).Add(ctx, anyRun, runstore.OnWrite), nil
 }
 
-// wake wakes the channels of Wakeups after a commit. The caller holds the lock.
-func (s *Store) wake() {
-	for ch := range s.wakers {
-		select {
-		case ch <- struct{}{}:
-		default: // a wake-up is pending already
-		}
-	}
-}
+// anyRun is the run that callers of Wakeups wait for in the hub. No run has this id.
+const anyRun runstore.RunID = ""
 
 // cursor is the encoded form of an index entry. It uses byte slices because ids and keys may
 // contain any bytes, and JSON strings may not.

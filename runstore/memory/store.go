@@ -42,7 +42,6 @@ type Store struct {
 	feed   []runstore.FeedEvent
 	last   runstore.Position
 	index  map[runstore.IndexName]*sortedIndex
-	wakers map[chan struct{}]bool
 }
 
 // run is a run with everything that belongs to it. A purged run keeps its entry for its token.
@@ -69,10 +68,9 @@ type record struct {
 // New returns an empty store.
 func New(opts *Options) *Store {
 	s := &Store{
-		clock:  time.Now,
-		runs:   map[runstore.RunID]*run{},
-		index:  map[runstore.IndexName]*sortedIndex{},
-		wakers: map[chan struct{}]bool{},
+		clock: time.Now,
+		runs:  map[runstore.RunID]*run{},
+		index: map[runstore.IndexName]*sortedIndex{},
 	}
 	if opts != nil && opts.Clock != nil {
 		s.clock = opts.Clock
@@ -190,7 +188,7 @@ func write[R any](ctx context.Context, s *Store, f func(now time.Time) (R, error
 	defer s.mu.Unlock()
 	result, err := f(s.now())
 	if err == nil {
-		s.wake()
+		wakeup.Of(s).Wake(runstore.OnWrite, anyRun)
 	}
 	return result, err
 }

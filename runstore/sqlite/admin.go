@@ -52,12 +52,7 @@ var errMemory = adapter.Invalid("store URL", "a database in memory has the schem
 
 // plan reads the version of a file, over a connection that cannot write.
 func plan(ctx context.Context, path string, options *Options) (admin.Plan, error) {
-	names, err := fs.Glob(schema, "schema/*.sql")
-	if err != nil {
-		panic(err) // the pattern is constant
-	}
-	steps := migrations()
-	p := admin.Plan{Holder: "file " + path, Program: len(steps)}
+	p := admin.Plan{Holder: "file " + path, Program: len(migrations)}
 	if path == Memory {
 		return p, errMemory
 	}
@@ -72,17 +67,17 @@ func plan(ctx context.Context, path string, options *Options) (admin.Plan, error
 		p.Steps = append(p.Steps, admin.Step{Name: "create the file"})
 	} else {
 		err := look(ctx, abs, func(c *conn) (err error) {
-			p.Version, err = identify(ctx, c, len(steps))
+			p.Version, err = identify(ctx, c)
 			return err
 		})
 		if err != nil {
 			return p, err
 		}
 	}
-	for i := p.Version; i < len(steps); i++ {
+	for i := p.Version; i < len(migrations); i++ {
 		p.Steps = append(p.Steps, admin.Step{
-			Name:       "version " + strings.TrimSuffix(filepath.Base(names[i]), ".sql"),
-			Statements: []string{strings.TrimSpace(steps[i]), fmt.Sprintf("PRAGMA user_version = %d;", i+1)},
+			Name:       "version " + migrations[i].Name,
+			Statements: []string{strings.TrimSpace(migrations[i].Text), fmt.Sprintf("PRAGMA user_version = %d;", i+1)},
 		})
 	}
 	return p, nil
@@ -139,11 +134,7 @@ func check(ctx context.Context, u runstore.URL) []admin.Finding {
 		r.Fail("file", err.Error(), "see the message")
 		return r
 	}
-	if err := checkVersion(version); err != nil {
-		r.Fail("library", err.Error(), "use a newer program")
-	} else {
-		r.OK("library", "SQLite %s", version)
-	}
+	r.OK("library", "SQLite %s", version)
 	if mode == "wal" {
 		r.OK("journal mode", "write-ahead log")
 	} else {

@@ -101,7 +101,7 @@ func TestMigrationOfBatchIDs(t *testing.T) {
 		}
 	}
 	db.SetMaxOpenConns(1)
-	run(sqlite.Migrations()[0])
+	run(sqlite.FirstSchema)
 	run(`INSERT INTO store VALUES (1, 'incarnation', 0, 0, '', 0, 0, 0);
 		PRAGMA application_id = 0x54617065; PRAGMA user_version = 1`)
 	run("BEGIN")

@@ -317,7 +317,7 @@ func TestDamageOfEachPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	met := 0
+	met, readable := 0, 0
 	for kind, change := range map[string]func(page []byte){
 		"zero": func(page []byte) { clear(page) },
 		"ones": func(page []byte) { page[0], page[1], page[3], page[5] = 0xff, 0xff, 0xff, 0xff },
@@ -340,6 +340,9 @@ func TestDamageOfEachPage(t *testing.T) {
 			if err != nil {
 				if kind := runstore.KindOf(err); kind != runstore.ErrCorrupt && kind != runstore.ErrInvalid {
 					t.Errorf("%s: open: got %v, want ErrCorrupt or ErrInvalid", what, err)
+				}
+				if readOpenedReadOnly(t, what, spoilt) {
+					readable++
 				}
 				continue
 			}
@@ -369,4 +372,31 @@ func TestDamageOfEachPage(t *testing.T) {
 	if met < 20 {
 		t.Errorf("%d pages were met as damaged, want at least 20", met)
 	}
+	if readable == 0 {
+		t.Error("no database that cannot be opened for writing can be opened read-only")
+	}
+}
+
+// readOpenedReadOnly opens a damaged database read-only and reads it. It returns false if the opening fails.
+func readOpenedReadOnly(t *testing.T, what, path string) bool {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{
+		Clock: embedded.NewHost(), Logger: slog.New(slog.DiscardHandler), Readers: 1, ReadOnly: true,
+	})
+	if err != nil {
+		if kind := runstore.KindOf(err); kind != runstore.ErrCorrupt && kind != runstore.ErrInvalid {
+			t.Errorf("%s: open read-only: got %v, want ErrCorrupt or ErrInvalid", what, err)
+		}
+		return false
+	}
+	for _, step := range reads {
+		err := step.do(t.Context(), s, "run")
+		if kind := runstore.KindOf(err); kind == runstore.ErrUnavailable || kind == runstore.ErrUnknownOutcome {
+			t.Errorf("%s, read-only: %s: got %v", what, step.name, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Logf("%s: close: %v", what, err)
+	}
+	return true
 }

@@ -6,16 +6,12 @@ import (
 	"encoding/json"
 	"os"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/tapestore/tapestore/internal/filelock"
 	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
-
-// CheckVersion is checkVersion.
-func CheckVersion(v string) error { return checkVersion(v) }
 
 // Explain is explain.
 func Explain(path string, err error) error { return explain(path, err) }
@@ -52,8 +48,8 @@ func Write(ctx context.Context, s *Store, during func()) error {
 // Scans returns the statements whose plans TestQueryPlans checks, with how many arguments each has.
 func Scans() map[string]int {
 	return map[string]int{
-		sqlIndexPage: 7, sqlIndexPageHeads: 7, sqlRunsPage: 4, sqlRunnablePage: 4,
-		sqlIndexPageBack: 7, sqlIndexPageHeadsBack: 7, sqlRunsPageBack: 4, sqlRunnablePageBack: 4,
+		placesScan.oldest: 7, headsScan.oldest: 7, runsScan.oldest: 4, runnableScan.oldest: 4,
+		placesScan.newest: 7, headsScan.newest: 7, runsScan.newest: 4, runnableScan.newest: 4,
 		sqlRunRead: 1, sqlFeedPage: 2, sqlJournalPage: 3, sqlRecordsPage: 4, sqlRecordsByKey: 2,
 		sqlAppend[extendUnderFence]: 9, sqlAppend[extendUnderFence+extendWithName+extendWithRecords]: 11, sqlAppendLookUp: 1, sqlLeaseRenew: 9,
 		sqlPurgeNext: 1, sqlPurgeEntries: 1, sqlPurgeRecords: 1, sqlPurgeResults: 1, sqlPurgeExtentsRead: 1, sqlPurgeEvents: 3, sqlPurgeRenumberGrants: 2,
@@ -146,8 +142,8 @@ func BreakWatermark(t *testing.T, s *Store) {
 	w.file = file
 }
 
-// Migrations is migrations.
-func Migrations() []string { return migrations() }
+// FirstSchema is the schema of version 1.
+var FirstSchema = migrations[0].Text
 
 // ForgetEvery is forgetEvery.
 const ForgetEvery = forgetEvery
@@ -158,8 +154,35 @@ const MaxStep = maxStep
 // TakeForForeign makes the other handles of the file take this one's writes for those of another
 // process.
 func TakeForForeign(s *Store) {
-	s.engine.waiters, s.engine.own = wakeup.Of(s), &atomic.Int64{}
+	s.engine.waiters, s.engine.own = wakeup.Of(s), &changeCount{}
 	*s = *newStore(s.engine)
+}
+
+// Looks returns a function that reports whether other processes have changed the file of a store since its
+// last call.
+func Looks(t *testing.T, s *Store) (look func() bool) {
+	t.Helper()
+	w, err := s.engine.newWatcher(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.conn.close() })
+	return func() bool {
+		changed, err := w.look()
+		if err != nil {
+			t.Errorf("look: %v", err)
+		}
+		return changed
+	}
+}
+
+// Committing reports whether watchers of this process wait for a COMMIT of the store.
+func Committing(s *Store) bool {
+	if !s.engine.own.mu.TryLock() {
+		return true
+	}
+	s.engine.own.mu.Unlock()
+	return false
 }
 
 // Changes returns how much has changed in the store.
@@ -172,23 +195,16 @@ func Changes(s *Store) (n int64, err error) {
 }
 
 // AwaitBackground waits until a handle has no background work.
-func AwaitBackground(s *Store) {
-	b := s.engine.background
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.waitIdle()
-}
+func AwaitBackground(s *Store) { s.engine.background.Wait() }
 
 // Closing returns a channel that is closed once Close has stopped the handle's background work.
-func Closing(s *Store) <-chan struct{} { return s.engine.background.ctx.Done() }
+func Closing(s *Store) <-chan struct{} { return s.engine.stopped.Done() }
 
-// InBackground reports whether a handle has background work.
-func InBackground(s *Store) bool {
-	b := s.engine.background
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.running > 0
-}
+// Moving reports whether a handle is moving index entries.
+func Moving(s *Store) bool { return s.engine.moving.Load() }
+
+// MovesPerCommit is movesPerCommit.
+const MovesPerCommit = movesPerCommit
 
 // SweepingRows lets one operation delete n rows of a purged run.
 func (o Options) SweepingRows(n int64) *Options {

@@ -329,3 +329,31 @@ func TestStrictLeaseOfACommitThatJoins(t *testing.T) {
 		t.Errorf("a commit under an expired strict lease: %v, want %v", err, runstore.ErrLeaseExpired)
 	}
 }
+
+// TestGroupIsSyncedOnce commits the batches of 20 callers in one transaction, which syncs the log once.
+func TestGroupIsSyncedOnce(t *testing.T) {
+	t.Parallel()
+	d, s, path, lease := failing(t)
+	if err := appendEvent(t, s, lease); err != nil {
+		t.Fatal(err)
+	}
+	syncs := 0
+	d.set(func(call, file string) fault {
+		if call == "sync" && file == walFile {
+			syncs++
+		}
+		return fault{}
+	})
+	errs := grouped(t, s, path, 20, func(int) runstore.Batch {
+		b := runstore.NewBatch("run", lease.Fence())
+		b.Append("test", nil)
+		return b
+	})
+	d.set(nil)
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if syncs != 1 {
+		t.Errorf("a group of 20 commits synced the log %d times, want 1", syncs)
+	}
+}

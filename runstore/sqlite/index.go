@@ -19,11 +19,15 @@ import (
 type scan struct{ oldest, newest string }
 
 var (
-	runsScan     = scan{sqlRunsPage, sqlRunsPageBack}
-	runnableScan = scan{sqlRunnablePage, sqlRunnablePageBack}
-	placesScan   = scan{sqlIndexPage, sqlIndexPageBack}
-	headsScan    = scan{sqlIndexPageHeads, sqlIndexPageHeadsBack}
+	runsScan     = newScan("runs_page")
+	runnableScan = newScan("runnable_page")
+	placesScan   = newScan("index_page")
+	headsScan    = newScan("index_page", "heads")
 )
+
+func newScan(name string, parts ...string) scan {
+	return scan{sqlFiles.Statement(name, parts...), sqlFiles.Statement(name, append(parts, "newest")...)}
+}
 
 // ScanIndex implements adapter.Core.
 func (e *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []runstore.IndexEntry, err error) {
@@ -97,7 +101,7 @@ type cursor struct {
 // within returns the cursor after which a scan begins inside its bounds, and the bound at which it
 // ends. due is the upper bound.
 func (c cursor) within(q runstore.IndexQuery, due int64) (start cursor, end int64) {
-	from := runstore.Micros(q.From) // 0: before every entry
+	from := lowest(q)
 	if q.Newest {
 		if c.At > due {
 			c = cursor{At: due, Written: math.MaxInt64, Run: math.MaxInt64}
@@ -108,6 +112,16 @@ func (c cursor) within(q runstore.IndexQuery, due int64) (start cursor, end int6
 		c = cursor{At: from, Written: math.MinInt64}
 	}
 	return c, due
+}
+
+// lowest returns the lower bound of a scan in microseconds: q.From rounded up, because entries are at
+// whole microseconds. Without a bound it is 0, which is before every entry.
+func lowest(q runstore.IndexQuery) int64 {
+	bound := runstore.Micros(q.From)
+	if q.From.Nanosecond()%int(runstore.TimePrecision) > 0 {
+		bound++
+	}
+	return bound
 }
 
 // decodeCursor returns the cursor after which a scan begins. Without one the scan begins at the

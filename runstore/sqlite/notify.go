@@ -2,51 +2,37 @@ package sqlite
 
 import (
 	"context"
+	"database/sql/driver"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/tapestore/tapestore/runstore"
 )
 
-// wakers holds the channels of Wakeups, which wait for commits.
-type wakers struct {
-	mu  sync.Mutex
-	all map[chan struct{}]bool
-}
-
-func (w *wakers) add(ch chan struct{}) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.all == nil {
-		w.all = map[chan struct{}]bool{}
-	}
-	w.all[ch] = true
-}
-
-func (w *wakers) remove(ch chan struct{}) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.all, ch)
-}
-
-func (w *wakers) wake() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for ch := range w.all {
-		hint(ch)
-	}
-}
-
-func hint(ch chan struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default: // a wake-up is pending already
-	}
-}
+// anyRun is the run that callers of Wakeups wait for in the hub. No run has this id.
+const anyRun runstore.RunID = ""
 
 // watchPace is the interval between two checks for commits of other processes: 20 ms. A check costs
 // no I/O, because the answer is in shared memory.
 const watchPace = 20 * time.Millisecond
 
 const dataVersion = `PRAGMA data_version`
+
+// changeCount counts the changes that this process has made to a file. All other changes that the
+// file counts were made by other processes.
+type changeCount struct {
+	mu sync.RWMutex // held from before a COMMIT until its changes are counted
+	n  int64
+}
+
+// ownChanges has the changeCount of each path.
+var ownChanges sync.Map
+
+func ownChangeCount(path string) *changeCount {
+	count, _ := ownChanges.LoadOrStore(path, &changeCount{})
+	return count.(*changeCount)
+}
 
 // changes returns a number that grows with every change of the store. A transaction that only
 // refused writes, or only set the clock, does not change it.
@@ -58,50 +44,130 @@ func (c *conn) changes() (int64, error) {
 	return row[0].(int64), nil
 }
 
-// Wakeups implements runstore.Notifier. Commits of this handle cause a wake-up at once, those of
-// other handles and processes within a few tens of milliseconds.
+// Wakeups implements runstore.Notifier. Commits of this process cause a wake-up at once, those of
+// other processes within a few tens of milliseconds.
 func (e *engine) Wakeups(ctx context.Context) (<-chan struct{}, error) {
-	ch := make(chan struct{}, 1)
-	e.wakers.add(ch)
-	if e.path == Memory { // all its handles share one writer, which sends the wake-ups
-		context.AfterFunc(ctx, func() { e.wakers.remove(ch) })
-		return ch, nil
-	}
-	// A separate connection, because the pragma reports changes by every other connection.
-	c, err := e.connect(ctx, "query_only(1)")
-	if err != nil {
-		e.wakers.remove(ch)
-		return nil, err
-	}
-	e.watching.Go(func() { e.watch(ctx, c, ch) })
-	return ch, nil
+	return e.RunWakeups(ctx, anyRun, runstore.OnWrite)
 }
 
-func (e *engine) watch(ctx context.Context, c *conn, ch chan struct{}) {
-	defer e.wakers.remove(ch)
-	defer func() { _ = c.close() }() // the connection only read
+// RunWakeups implements runstore.RunNotifier. Within a few tens of milliseconds, a change by
+// another process wakes every caller that waits for writes, because the file does not record which
+// runs changed, and every caller that waits for the release of a run whose lease is free.
+func (e *engine) RunWakeups(ctx context.Context, id runstore.RunID, on runstore.WakeOn) (<-chan struct{}, error) {
+	if e.path != Memory { // all handles of a database in memory are in this process
+		if err := e.watchOthers(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return e.waiters.Add(ctx, id, on), nil
+}
+
+// foreignWatch checks for changes by other processes while a caller of the handle waits.
+type foreignWatch struct {
+	mu      sync.Mutex
+	waiting int
+	stop    chan struct{}
+}
+
+// watchOthers starts the check for changes by other processes, unless the handle already runs it.
+func (e *engine) watchOthers(ctx context.Context) error {
+	o := &e.foreignWatch
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.waiting == 0 {
+		w, err := e.newWatcher(ctx)
+		if err != nil {
+			return err
+		}
+		o.stop = w.stop
+		e.watching.Go(w.work)
+	}
+	o.waiting++
+	context.AfterFunc(ctx, func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.waiting--; o.waiting == 0 {
+			close(o.stop)
+		}
+	})
+	return nil
+}
+
+// watcher looks for changes by other processes. It has its own connection, because the data version
+// of a connection shows the commits of every other connection.
+type watcher struct {
+	engine  *engine
+	conn    *conn
+	stop    chan struct{}
+	version driver.Value // SQLite's data version when it last looked
+	known   int64        // foreign changes at that time
+}
+
+// newWatcher returns a watcher that has looked once: what other processes change from then on is
+// new.
+func (e *engine) newWatcher(ctx context.Context) (*watcher, error) {
+	c, err := e.connect(ctx, "query_only(1)")
+	if err != nil {
+		return nil, err
+	}
+	w := &watcher{engine: e, conn: c, stop: make(chan struct{})}
+	if _, err := w.look(); err != nil {
+		return nil, unavailable(errors.Join(err, c.close()))
+	}
+	return w, nil
+}
+
+// look reports whether others have changed the file since the last look.
+func (w *watcher) look() (changed bool, err error) {
+	v, err := w.conn.one(context.Background(), dataVersion)
+	if err != nil || v[0] == w.version {
+		return false, err
+	}
+	foreign, err := w.engine.foreign(w.conn)
+	if err != nil {
+		return false, err
+	}
+	changed = foreign > w.known
+	w.version, w.known = v[0], foreign
+	return changed, nil
+}
+
+// work wakes waiters after changes, until it is stopped or the handle is closed.
+func (w *watcher) work() {
+	defer func() { _ = w.conn.close() }() // the connection only read
 	tick := time.NewTicker(watchPace)
 	defer tick.Stop()
-	var last, known int64
 	for {
 		select {
-		case <-ctx.Done():
+		case <-w.stop:
 			return
-		case <-e.closed:
+		case <-w.engine.stopped.Done():
 			return
 		case <-tick.C:
 		}
-		v, err := c.one(context.Background(), dataVersion)
-		if err != nil || v[0].(int64) == last {
-			continue // a wake-up is only a hint, and waiters poll too
-		}
-		changes, err := c.changes()
-		if err != nil {
-			continue
-		}
-		if last = v[0].(int64); changes != known {
-			known = changes
-			hint(ch)
+		if changed, err := w.look(); err == nil && changed {
+			w.engine.wakeAfterOthers(w.conn)
 		}
 	}
+}
+
+// wakeAfterOthers wakes all callers that wait for writes, and those that wait for the release of a
+// run whose lease is free.
+func (e *engine) wakeAfterOthers(c *conn) {
+	held := map[runstore.RunID]bool{}
+	for _, id := range e.waiters.Waiting() {
+		row, err := c.one(context.Background(), sqlLeaseHeld, []byte(id))
+		held[id] = err == nil && row[0].(int64) == 1
+	}
+	e.waiters.WakeEach(func(id runstore.RunID, on runstore.WakeOn) bool { return on == runstore.OnWrite || !held[id] })
+}
+
+// foreign returns how many changes of the file were made by other processes. It waits for a COMMIT
+// of this process: a change that is visible but not counted yet would hide as many changes of
+// others.
+func (e *engine) foreign(c *conn) (int64, error) {
+	e.own.mu.RLock()
+	defer e.own.mu.RUnlock()
+	changes, err := c.changes()
+	return changes - e.own.n, err
 }

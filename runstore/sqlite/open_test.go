@@ -172,16 +172,3 @@ func TestOpenAtOnce(t *testing.T) {
 		t.Errorf("got %d runs, want 10", n)
 	}
 }
-
-func TestVersionGate(t *testing.T) {
-	t.Parallel()
-	for version, want := range map[string]error{
-		"3.51.3": nil, "3.52.1": nil, "3.53.0": nil, "4.0.0": nil,
-		"3.51.2": runstore.ErrUnsupported, "3.7.0": runstore.ErrUnsupported, "2.99.99": runstore.ErrUnsupported,
-		"": runstore.ErrUnsupported, "three": runstore.ErrUnsupported,
-	} {
-		if err := sqlite.CheckVersion(version); !errors.Is(err, want) {
-			t.Errorf("version %q: got %v, want %v", version, err, want)
-		}
-	}
-}

@@ -136,3 +136,31 @@ func TestOpeningAndEpochAreSynced(t *testing.T) {
 		syncs = 0
 	}
 }
+
+// TestAcknowledgedCommitsSurviveAPowerCut keeps, of each file, the content of its last sync. After every
+// acknowledged commit a store that is opened on that has the commit.
+func TestAcknowledgedCommitsSurviveAPowerCut(t *testing.T) {
+	t.Parallel()
+	d, path, left := newDisk(t), filepath.Join(t.TempDir(), "tape.db"), filepath.Join(t.TempDir(), "tape.db")
+	t.Cleanup(func() { d.set(nil) })
+	d.set(func(call, file string) fault {
+		if call == "sync" && (file == mainFile || file == walFile) {
+			copyFile(t, path+file, left+file)
+		}
+		return fault{}
+	})
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: embedded.NewHost()}.OnFileSystem(d.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	lease := held(t, s, runstore.MaxTTL)
+	for n := range 5 {
+		if err := appendEvent(t, s, lease); err != nil {
+			t.Fatal(err)
+		}
+		if got := eventsOf(t, openMode(t, survivorPath(t, left), sqlite.Full, "boot-2")); got != n+1 {
+			t.Errorf("after the cut there are %d events, want the %d that were acknowledged", got, n+1)
+		}
+	}
+}

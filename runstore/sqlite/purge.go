@@ -13,8 +13,8 @@ import (
 // A purge is constant work, followed by deferred deletion of garbage in bounded steps.
 //
 // Why it is not simple: a run may have millions of rows, and while one transaction deletes them, no
-// other operation can write. Deleting everything in the transaction of the purge took the writer
-// for 9 s at 10^6 events (BenchmarkPurge).
+// other operation can write. Deleting everything in the transaction of the purge takes the writer
+// for seconds at 10^6 events: BenchmarkPurge reports the time for an event.
 //
 // Every row of a run contains the run's number. The commit that purges a run gives its row in runs
 // a new number and enters the old number in garbage. From then on no read finds the run's other
@@ -37,7 +37,7 @@ import (
 const (
 	// sweepRows is how many rows a step deletes: 1,024, which take 3 to 5 ms and fill 50 pages of
 	// the log. With 4,096, syncing those pages took longer than deleting the rows. An extent is
-	// deleted completely, so a step may delete 1,000 events more.
+	// deleted completely, so a step may delete 1,000 events of 8 MiB more.
 	sweepRows = 1024
 	// sweepTime ends a step early where rows are large or the machine is slow: after 5 ms, about as
 	// long as a sync takes.
@@ -77,7 +77,7 @@ func (e *engine) sweepAfter(ctx context.Context, batches ...runstore.Batch) {
 	for _, b := range batches {
 		if b.Purge {
 			if !e.sweep(ctx) {
-				e.background.start(func(ctx context.Context) { e.sweep(ctx) })
+				e.background.Go(func() { e.sweep(e.stopped) })
 			}
 			return
 		}
@@ -93,12 +93,12 @@ func (e *engine) sweep(ctx context.Context) (done bool) {
 		defer func() { <-e.sweeping }()
 	case <-ctx.Done():
 		return false
-	case <-e.background.ctx.Done():
+	case <-e.stopped.Done():
 		return false
 	}
 	upTo, known := int64(math.MaxInt64), false
 	for !done {
-		if ctx.Err() != nil || e.background.ctx.Err() != nil {
+		if ctx.Err() != nil || e.stopped.Err() != nil {
 			return false
 		}
 		err := e.writer.doBulk(ctx, func(tx *tx) (err error) {

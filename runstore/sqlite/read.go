@@ -115,7 +115,7 @@ func (e *engine) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []r
 		events = make([]runstore.FeedEvent, 0, min(int64(q.Limit), known-int64(q.After)))
 		statement, args := sqlFeedPage, []driver.Value{int64(q.After), int64(q.Limit)}
 		if q.Newest {
-			statement, args = sqlFeedPageBack, args[1:]
+			statement, args = sqlFeedPageNewest, args[1:]
 			defer func() { slices.Reverse(events) }()
 		}
 		return c.query(ctx, statement, func(v []driver.Value) error {

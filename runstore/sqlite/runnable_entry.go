@@ -1,9 +1,6 @@
 package sqlite
 
-import (
-	"context"
-	"slices"
-)
+import "slices"
 
 // A run's entry in the index of runnable runs is at the later of RunnableAt and the expiry of its
 // grant as granted. A heartbeat changes no index, so the entry of a run whose lease was renewed
@@ -24,10 +21,13 @@ func (e *engine) moveBehindLeases(runs []int64) {
 	if len(runs) == 0 || e.opts.ReadOnly || !e.moving.CompareAndSwap(false, true) {
 		return
 	}
-	e.background.start(func(ctx context.Context) {
+	e.background.Go(func() {
 		defer e.moving.Store(false)
 		for batch := range slices.Chunk(runs, movesPerCommit) {
-			err := e.writer.doBulk(ctx, func(tx *tx) error {
+			if e.stopped.Err() != nil { // doBulk does not look at the context of an operation that leads at once
+				return
+			}
+			err := e.writer.doBulk(e.stopped, func(tx *tx) error {
 				for _, no := range batch {
 					if _, err := tx.c.exec(tx.ctx, sqlRunnableMove, no); err != nil {
 						return err

@@ -1,6 +1,9 @@
 package sqlite_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -166,7 +169,7 @@ func TestScanWhereNothingCanBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = looking.Close() })
-	if ids := due(t, looking); len(ids) != 0 || sqlite.InBackground(looking) {
+	if ids := due(t, looking); len(ids) != 0 || sqlite.Moving(looking) {
 		t.Errorf("a store that is only read: got runnable runs %v, want none, and nothing to be moved", ids)
 	}
 	due(t, s)
@@ -189,7 +192,7 @@ func TestCloseEndsAMove(t *testing.T) {
 	host.Advance(2 * time.Second)
 	resume := embedded.StallSQLite(t, path)
 	due(t, s)
-	if !sqlite.InBackground(s) {
+	if !sqlite.Moving(s) {
 		t.Error("the move does not wait for the write lock")
 	}
 	if err := s.Close(); err != nil {
@@ -198,5 +201,102 @@ func TestCloseEndsAMove(t *testing.T) {
 	resume()
 	if got := placeOf(t, path); !got.Equal(created.Lease.ExpiresAt) {
 		t.Errorf("the entry is at %v, want the expiry as granted, %v", got, created.Lease.ExpiresAt)
+	}
+}
+
+// renewedRuns creates n runs whose leases were renewed past the expiry as granted, which is over.
+func renewedRuns(t *testing.T, s *sqlite.Store, host *embedded.Host, n int) {
+	t.Helper()
+	lease := &runstore.LeaseSpec{Owner: "owner", TTL: time.Second}
+	for i := range n {
+		created, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: runstore.RunID(fmt.Sprint("run-", i)), Runnable: runstore.After(0), Lease: lease})
+		if err != nil {
+			t.Fatal(err)
+		}
+		renewFor(t, s, created.Lease, time.Minute, runstore.Writes{})
+	}
+	host.Advance(2 * time.Second)
+}
+
+// movedEntries returns how many runs have their entry at the present expiry of their lease.
+func movedEntries(t *testing.T, path string) int64 {
+	t.Helper()
+	return query[int64](t, path, "SELECT count(*) FROM runs WHERE place = expires")
+}
+
+// TestCloseEndsAMoveOfManyEntries closes a handle while it commits the first of two transactions of moves. The
+// second does not begin.
+func TestCloseEndsAMoveOfManyEntries(t *testing.T) {
+	t.Parallel()
+	d, path, host := newDisk(t), filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+	t.Cleanup(func() { d.set(nil) })
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: host, Synchronous: sqlite.Normal}.OnFileSystem(d.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	renewedRuns(t, s, host, sqlite.MovesPerCommit+1)
+	committing := make(chan struct{})
+	commits := sync.OnceFunc(func() {
+		close(committing)
+		<-sqlite.Closing(s)
+	})
+	d.set(func(call, file string) fault {
+		if call == "write" && file == walFile {
+			commits()
+		}
+		return fault{}
+	})
+	due(t, s)
+	<-committing
+	if err := s.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	if moved := movedEntries(t, path); moved != sqlite.MovesPerCommit {
+		t.Errorf("%d entries were moved, want the %d of the first transaction", moved, sqlite.MovesPerCommit)
+	}
+}
+
+// TestScanBehindItsDeadlineMovesEntries lets the deadline of a scan end when it has read the first rows. The scan
+// fails, and the entries that it met are moved.
+func TestScanBehindItsDeadlineMovesEntries(t *testing.T) {
+	t.Parallel()
+	path, host := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: host, Synchronous: sqlite.Normal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	const runs = sqlite.RowsPerLook + 10
+	renewedRuns(t, s, host, runs)
+	looking, err := sqlite.Open(t.Context(), path, &sqlite.Options{Clock: host, ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = looking.Close() })
+	scan := func(s *sqlite.Store, hook func() error) error {
+		_, err := s.ScanIndex(hookContext{t.Context(), hook}, runstore.IndexQuery{Index: runstore.IndexRunnable, Limit: 10})
+		return err
+	}
+	looks := 0 // of a whole scan; the last is after RowsPerLook rows
+	if err := scan(looking, func() error { looks++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	err = scan(s, func() error {
+		if looks--; looks <= 0 {
+			return context.DeadlineExceeded
+		}
+		return nil
+	})
+	if !errors.Is(err, runstore.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want ErrUnavailable and context.DeadlineExceeded", err)
+	}
+	sqlite.AwaitBackground(s)
+	if moved := movedEntries(t, path); moved != sqlite.RowsPerLook {
+		t.Errorf("%d entries were moved, want the %d that the scan met", moved, sqlite.RowsPerLook)
+	}
+	due(t, s)
+	sqlite.AwaitBackground(s)
+	if moved := movedEntries(t, path); moved != runs {
+		t.Errorf("%d entries were moved after the next scan, want %d", moved, runs)
 	}
 }

@@ -31,10 +31,15 @@ type Store struct {
 // engine implements adapter.Core for one handle on a database.
 type engine struct {
 	*database
-	closed       chan struct{}  // closed by Close: ends watchers and reads that wait for a connection
-	watching     sync.WaitGroup // the goroutines of Wakeups and RunWakeups
+	stopped context.Context // ended by Close: ends watchers, background work, and reads that wait for a connection
+	stop    context.CancelFunc
+
+	// background counts the goroutines of work that no caller waits for, and watching those that look
+	// for changes by other processes. Only Open and operations in flight start such goroutines, so
+	// Close first waits for the operations.
+	background   sync.WaitGroup
+	watching     sync.WaitGroup
 	foreignWatch foreignWatch
-	background   *background
 	moving       atomic.Bool // entries of renewed leases are being moved, see moveBehindLeases
 }
 
@@ -44,16 +49,14 @@ type database struct {
 	path      string
 	opts      Options
 	version   string
-	known     int // the newest schema version that this program knows
 	clock     *clock
 	writer    *writer
 	watermark *watermark // nil for a database in memory
 	damage    damage
-	wakers    wakers
 	waiters   wakeup.Hub
-	own       *atomic.Int64 // changes by this process, see ownChangeCount
-	handles   atomic.Int32  // the number of open handles
-	heads     headCache     // used by the leader of the writer, like lastState and trims
+	own       *changeCount // changes by this process
+	handles   atomic.Int32 // the number of open handles
+	heads     headCache    // used by the leader of the writer, like lastState and trims
 	lastState cachedState
 	trims     int // calls of trimLog
 	// sweeping is held by the caller that deletes the rows of purged runs.
@@ -92,7 +95,7 @@ func Open(ctx context.Context, path string, opts *Options) (*Store, error) {
 	db.handles.Store(1)
 	e := newEngine(db)
 	if db.hasGarbage {
-		e.background.start(func(ctx context.Context) { e.sweep(ctx) })
+		e.background.Go(func() { e.sweep(e.stopped) })
 	}
 	return newStore(e), nil
 }
@@ -117,7 +120,9 @@ func (s *Store) NewHandle() *Store {
 
 // newEngine returns the engine of one more handle, which the caller counts in db.handles.
 func newEngine(db *database) *engine {
-	return &engine{database: db, closed: make(chan struct{}), background: newBackground()}
+	e := &engine{database: db}
+	e.stopped, e.stop = context.WithCancel(context.Background())
+	return e
 }
 
 // newStore returns the handle of an engine.
@@ -144,11 +149,11 @@ func open(ctx context.Context, path string, options *Options) (*database, error)
 	}
 	db := &database{
 		path: path, opts: opts, heads: headCache{}, clock: &clock{host: opts.Clock},
-		known: len(migrations()), writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
+		writers: make(chan *conn, 1), readers: make(chan *conn, opts.Readers),
 		sweeping: make(chan struct{}, 1),
 	}
 	db.damage.path, db.damage.logger = path, opts.Logger
-	db.waiters, db.own = wakeup.Of(db), &atomic.Int64{}
+	db.waiters, db.own = wakeup.Of(db), &changeCount{}
 	if path != Memory { // handles of one file in one process share them
 		db.waiters, db.own = wakeup.Of("sqlite:"+path), ownChangeCount(path)
 	}
@@ -184,9 +189,6 @@ func (db *database) prepare(ctx context.Context, c *conn) error {
 		return err
 	}
 	db.version = row[0].(string)
-	if err := checkVersion(db.version); err != nil {
-		return err
-	}
 	if db.opts.ReadOnly {
 		return db.prepareReadOnly(ctx, c)
 	}
@@ -204,7 +206,7 @@ func (db *database) prepare(ctx context.Context, c *conn) error {
 		return err
 	}
 	// Without ctx: the driver returns its error even if the COMMIT succeeds as it ends.
-	if err := retryWhileBusy(ctx, func() error { return c.script(context.WithoutCancel(ctx), "COMMIT") }); err != nil {
+	if err := c.script(context.WithoutCancel(ctx), "COMMIT"); err != nil {
 		return err
 	}
 	db.watermark.record(db.progress)
@@ -213,15 +215,14 @@ func (db *database) prepare(ctx context.Context, c *conn) error {
 
 // prepareReadOnly checks the schema and reads the clock, and changes nothing.
 func (db *database) prepareReadOnly(ctx context.Context, c *conn) error {
-	known := len(migrations())
 	return retryWhileBusy(ctx, func() error {
-		version, err := identify(ctx, c, known)
+		version, err := identify(ctx, c)
 		if err != nil {
 			return err
 		}
-		if version != known {
+		if version != len(migrations) {
 			return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-				"version %d of the database is older than this program's %d; open it for writing once", version, known)}
+				"version %d of the database is older than this program's %d; open it for writing once", version, len(migrations))}
 		}
 		a, _, err := readClock(ctx, c)
 		db.clock.set(a)
@@ -256,9 +257,9 @@ func (db *database) initClockAndEpoch(ctx context.Context, c *conn) error {
 
 // Close implements adapter.Core.
 func (e *engine) Close(idle <-chan struct{}) error {
-	close(e.closed)
-	e.background.close()
+	e.stop()
 	<-idle
+	e.background.Wait()
 	e.watching.Wait() // the last connection to close folds the log into the file
 	if e.handles.Add(-1) > 0 {
 		return nil
@@ -287,7 +288,7 @@ func (db *database) giveWriter(c *conn) { db.writers <- c }
 // writer waits for.
 func (e *engine) read(ctx context.Context, f func(c *conn) error) error {
 	select {
-	case <-e.closed:
+	case <-e.stopped.Done():
 		return runstore.ErrClosed
 	case <-ctx.Done():
 		return unavailable(ctx.Err())

@@ -77,7 +77,7 @@ func (tx *tx) start() error {
 	if last := tx.store.lastState; last.known && last.version == version {
 		tx.state = last.state
 	} else {
-		if err := tx.store.refuseNewer(tx.ctx, tx.c); err != nil {
+		if err := refuseNewer(tx.ctx, tx.c); err != nil {
 			return err
 		}
 		row, err := tx.c.one(tx.ctx, sqlStateRead)
@@ -131,7 +131,10 @@ func (tx *tx) finish() error {
 	return nil
 }
 
-// committed updates the caches and the watermark after a commit, and wakes the channels of Wakeups.
+// made returns how many changes of the store the transaction made, once it is finished.
+func (tx *tx) made() int64 { return tx.changes + int64(tx.next) - 1 - tx.begun }
+
+// committed updates the caches and the watermark after a commit, and wakes the callers of Wakeups.
 func (db *database) committed(tx *tx) {
 	if tx.anchor != nil {
 		db.clock.set(*tx.anchor)
@@ -140,9 +143,8 @@ func (db *database) committed(tx *tx) {
 	db.lastState = cachedState{err == nil, version, tx.state}
 	db.progress.Changes, db.progress.Position = tx.changes, tx.next-1
 	db.watermark.record(db.progress)
-	if n := tx.changes + int64(tx.next) - 1 - tx.begun; n > 0 {
-		db.own.Add(n)
-		db.wakers.wake()
+	if tx.made() > 0 {
+		db.waiters.Wake(runstore.OnWrite, anyRun)
 	}
 }
 

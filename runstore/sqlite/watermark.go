@@ -208,8 +208,8 @@ func readProgress(ctx context.Context, c *conn) (progress, error) {
 	if err != nil {
 		return progress{}, err
 	}
-	unsynced, _ := row[4].(string) // NULL without one
-	return progress{text[string](row[0]), row[1].(int64), runstore.Position(row[3].(int64)), unsynced}, nil
+	unsynced, _ := row[3].(string) // NULL without one
+	return progress{text[string](row[0]), row[1].(int64), runstore.Position(row[2].(int64)), unsynced}, nil
 }
 
 // noteUnsynced records the boot of the host for a store that is opened with NORMAL, so that the first

@@ -342,7 +342,7 @@ func (w *writer) end(tx *tx) error {
 		}
 		return &brokenError{unavailable(err)}
 	}
-	if err := w.commit(tx.c); err != nil {
+	if err := w.commitCounted(tx); err != nil {
 		return err
 	}
 	w.store.committed(tx)
@@ -350,7 +350,19 @@ func (w *writer) end(tx *tx) error {
 	return nil
 }
 
-// commit makes the transaction durable. BUSY leaves the transaction open, and commit retries.
+// commitCounted is commit, and counts the changes before a watcher of this process can read them.
+func (w *writer) commitCounted(tx *tx) error {
+	own := w.store.own
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	err := w.commit(tx.c)
+	if err == nil {
+		own.n += tx.made()
+	}
+	return err
+}
+
+// commit makes the transaction durable.
 //
 // A full disk is a definite failure: SQLite reports it when the log does not hold a write
 // completely, and the frame that marks the commit is written last. Any other failure leaves the
@@ -358,24 +370,22 @@ func (w *writer) end(tx *tx) error {
 // does not see that commit, but if the process is killed before its next commit, the next process
 // recovers it. So the next transaction of this process changes a row even if all its operations are refused:
 // its commit overwrites the other one in the log before a caller gets a definite answer.
+//
+// commit does not retry after BUSY, which leaves the transaction open. No COMMIT on a database with a
+// log waits for a lock. If a write of the log reports BUSY nevertheless, the frames of a second COMMIT
+// have checksums that do not continue those in the log, and a recovery drops them and all later ones.
 func (w *writer) commit(c *conn) error {
-	for wait := newLockBackoff(); ; {
-		_, err := c.exec(context.Background(), "COMMIT")
-		if err == nil {
-			w.inDoubt = false
-			return nil
-		}
-		if isBusy(err) {
-			wait.pause()
-			continue
-		}
-		rollbackErr := w.rollback(c)
-		if code(err) == sqlite3.SQLITE_FULL && rollbackErr == nil {
-			return &brokenError{unavailable(err)}
-		}
-		w.inDoubt = true
-		return outcome.Unknown(errors.Join(err, rollbackErr))
+	_, err := c.exec(context.Background(), "COMMIT")
+	if err == nil {
+		w.inDoubt = false
+		return nil
 	}
+	rollbackErr := w.rollback(c)
+	if code(err) == sqlite3.SQLITE_FULL && rollbackErr == nil {
+		return &brokenError{unavailable(err)}
+	}
+	w.inDoubt = true
+	return outcome.Unknown(errors.Join(err, rollbackErr))
 }
 
 func (w *writer) rollback(c *conn) error {

@@ -17,8 +17,8 @@ func IndexBounds() []harness.Case {
 		{Guarantee: "I9", Name: "a-scan-begins-at-its-lower-bound", Run: fromInclusive, Doc: `
 			Six records are placed in pairs a second apart, and scans begin before, at, between and after them, with
 			and without an end, in both directions and in pages of one. A scan holds the entries from its lower bound
-			on, including those exactly at it. A store that ignores the bound, or excludes it, returns too much or too
-			little.`},
+			on, including those exactly at it. A store that ignores the bound, excludes it, or rounds a bound between
+			two microseconds down, returns too much or too little.`},
 		{Guarantee: "I9", Name: "runs-are-scanned-from-a-lower-bound", Run: runsFrom, Doc: `
 			Four runs are created one after the other, not in the order of their ids, and both indexes of runs are
 			scanned from the time of each, in both directions and page sizes. Each scan begins with that very run, and
@@ -48,6 +48,10 @@ func fromInclusive(t harness.T, e *harness.Env) {
 		{"from before the first", base.Add(-time.Hour), time.Time{}, all},
 		{"from the first", base, time.Time{}, all},
 		{"from behind the first", base.Add(runstore.TimePrecision), time.Time{}, all[2:]},
+		{"from a nanosecond behind the first", base.Add(time.Nanosecond), time.Time{}, all[2:]},
+		{"from a nanosecond before the second", base.Add(time.Second - time.Nanosecond), time.Time{}, all[2:]},
+		{"until a nanosecond before the second", time.Time{}, base.Add(time.Second - time.Nanosecond), all[:2]},
+		{"between two microseconds", base.Add(time.Nanosecond), base.Add(2 * time.Nanosecond), nil},
 		{"from the second", base.Add(time.Second).In(time.FixedZone("far", -11*3600)), time.Time{}, all[2:]},
 		{"from the second until it", base.Add(time.Second), base.Add(time.Second), all[2:4]},
 		{"from the second until the first", base.Add(time.Second), base, nil},

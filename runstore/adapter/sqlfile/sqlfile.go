@@ -13,6 +13,8 @@
 // belongs to the statement only if the caller asks for the part fenced, and so do the lines between
 // a comment "-- if fenced" that stands alone and the next comment "-- end". After "if", all words
 // must be parts that the caller asks for, except those behind "not", which must not be.
+//
+// [Steps] loads the steps of an adapter's schema, which are files of several statements.
 package sqlfile
 
 import (

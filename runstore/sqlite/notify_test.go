@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -128,5 +129,87 @@ func TestRefusedWritesOfOthersWakeNobody(t *testing.T) {
 	}
 	if after, err := sqlite.Changes(s); err != nil || after != before {
 		t.Errorf("refused writes changed the store by %d, %v", after-before, err)
+	}
+}
+
+// TestWakeups wakes a caller of Wakeups at each commit: of its own handle, of another handle of this process, and of
+// another process.
+func TestWakeups(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openFile(t, path)
+	ch, err := s.Wakeups(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	held(t, s, runstore.MaxTTL)
+	commit := func(by *sqlite.Store) {
+		wakeup.Take(ch) // of a former commit
+		b := runstore.NewBatch("run", runstore.Unguarded("test"))
+		b.Append("event", nil)
+		if _, err := by.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit(s)
+	if !wakeup.Take(ch) {
+		t.Error("a commit of the handle causes no wake-up at once")
+	}
+	commit(openFile(t, path))
+	if !wakeup.Take(ch) {
+		t.Error("a commit of another handle of this process causes no wake-up at once")
+	}
+	commit(foreign(t, path))
+	await(t, "a hint at a commit of another process", func() bool { return wakeup.Take(ch) })
+}
+
+// TestLookDuringACommit looks for changes of other processes while a commit of this process is visible in the file, but
+// not counted yet: its checkpoint is running. Changes that another process makes after that are still seen.
+func TestLookDuringACommit(t *testing.T) {
+	t.Parallel()
+	d, path := newDisk(t), filepath.Join(t.TempDir(), "tape.db")
+	t.Cleanup(func() { d.set(nil) })
+	s, err := sqlite.Open(t.Context(), path, sqlite.Options{}.OnFileSystem(d.name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	looking, other := openFile(t, path), foreign(t, path)
+	held(t, s, runstore.MaxTTL)
+	look := sqlite.Looks(t, looking)
+	looked := make(chan struct{})
+	checkpoint := sync.OnceFunc(func() {
+		go func() {
+			defer close(looked)
+			if look() {
+				t.Error("a change of this process is taken for one of another process")
+			}
+		}()
+		if !sqlite.Committing(s) {
+			<-looked
+		}
+	})
+	d.set(func(call, file string) fault {
+		if call == "write" && file == mainFile {
+			checkpoint()
+		}
+		return fault{}
+	})
+	large := runstore.NewBatch("run", runstore.Unguarded("test"))
+	for range 6 { // SQLite checkpoints a log of 1,000 pages: 4 MB
+		large.Append("event", make([]byte, 1<<20))
+	}
+	if _, err := s.Commit(t.Context(), large); err != nil {
+		t.Fatal(err)
+	}
+	d.set(nil)
+	<-looked
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Append("event", nil)
+	if _, err := other.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if !look() {
+		t.Error("a change of another process is not seen")
 	}
 }
