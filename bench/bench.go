@@ -16,6 +16,8 @@ type Part struct {
 	Title string // for people
 	// Doc describes in a few sentences what is measured and how, for the report.
 	Doc string
+	// Strategies is true for a part that measures the target's Strategies.
+	Strategies bool
 	// Run measures the session's target.
 	Run func(ctx context.Context, s *Session) error
 }
@@ -69,6 +71,9 @@ func Run(ctx context.Context, starters []Starter, opts Options) (Report, error) 
 		return Report{}, err
 	}
 	report := Report{Format: Format, Scale: opts.Scale.Name, Began: time.Now()}
+	for _, p := range parts {
+		report.Parts = append(report.Parts, p.Name)
+	}
 	for i, starter := range starters {
 		if ctx.Err() != nil {
 			report.Notes = append(report.Notes, Note{System: starter.Name, Text: "not measured: interrupted"})
@@ -77,7 +82,7 @@ func Run(ctx context.Context, starters []Starter, opts Options) (Report, error) 
 		r := runner{report: &report, scale: opts.Scale, parts: parts, at: i, of: len(starters), progress: opts.Progress}
 		r.measure(ctx, starter)
 	}
-	report.Took = time.Since(report.Began)
+	report.Interrupted, report.Took = ctx.Err() != nil, time.Since(report.Began)
 	return report, nil
 }
 
@@ -111,6 +116,9 @@ func (r runner) measure(ctx context.Context, starter Starter) {
 	r.step(0, 0, Progress{System: starter.Name})
 	target, err := starter.Start(ctx)
 	switch {
+	case err != nil && ctx.Err() != nil:
+		r.report.Notes = append(r.report.Notes, Note{System: starter.Name, Text: "not measured: interrupted while it was started"})
+		return
 	case err != nil && starter.Missing != nil && starter.Missing(err):
 		r.report.Systems = append(r.report.Systems, System{Name: starter.Name, Missing: err.Error()})
 		return
@@ -140,6 +148,12 @@ func (r runner) measure(ctx context.Context, starter Starter) {
 		if ctx.Err() != nil {
 			s.Note(target.System.Name, "interrupted")
 			break
+		}
+		competing := func(p Part) bool { return p.Strategies }
+		if part.Strategies && target.Rest != nil && !slices.ContainsFunc(r.parts[i+1:], competing) {
+			if err := target.Rest(); err != nil {
+				s.Fault(target.System.Name, fmt.Errorf("to stop the peers: %w", err))
+			}
 		}
 	}
 	if target.Close != nil {

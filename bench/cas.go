@@ -13,12 +13,13 @@ import (
 
 func casPart() Part {
 	return Part{
-		Name: "cas", Title: "Contention for a lease",
-		Doc: `Contenders take turns at leases: each acquires a lease, commits one event under its fence and releases it, without a pause between its turns. ` +
+		Name: "cas", Strategies: true, Title: "Contention for a lease",
+		Doc: `Contenders take turns at leases: each acquires a lease, commits one event of 100 bytes under its fence and releases it, without a pause between its turns. ` +
 			`They share one handle, as the goroutines of one process do. A slice ends after at least one turn; contenders that wait then give up, which counts as a wait and not as a turn. The rate is counted until the last turn ends. ` +
 			`The optimistic loop asks again at once. The keeper with back-off polls every 1 to 50 ms, that with hints has its default options. ` +
 			`Attempts are requests for the lease and readings that found it held; those of contenders that never win are divided among the wins, too. The latency of losers is that of one such attempt. ` +
-			`Jain's index is that of the turns of all rounds: 1 is equal shares, 1/n is one winner. ` +
+			`The latency of winners is that of turns that were won: contenders that starve are not in it, but in the longest wait and in the share that never won. ` +
+			`Jain's index and that share are those of all rounds: an index of 1 is equal shares, 1/n is one winner. ` +
 			`In the line, contenders of one process wait for each other, and the holder hands the lease to the first of them under its own fence: one commit in place of a release and a grant. Contenders of other processes would have to ask meanwhile, and be refused. ` +
 			`The contract of a store has no queue of its own for a lease, neither a row lock that outlives a call nor tickets. ` +
 			`An uncontended client runs beside every setting: one contender alone, with the optimistic loop.`,
@@ -184,11 +185,23 @@ func (c *competition) round(ctx context.Context, d time.Duration, m *Measured) e
 	}
 	m.Quantiles("winner", r.waited)
 	m.Quantiles("loser", r.lost)
-	m.Add("longest wait", "ms", Less, float64(r.longest)/float64(time.Millisecond))
+	m.AddPeak("longest wait", Less, r.longest)
 	if c.done++; c.done == c.rounds {
 		m.Add("Jain's index", "", More, Load{PerWorker: c.turns}.Jain())
+		m.Add("never won", "", Less, c.starved())
 	}
 	return nil
+}
+
+// starved returns the share of the contenders that have won in no round.
+func (c *competition) starved() float64 {
+	starved := 0
+	for _, n := range c.turns {
+		if n == 0 {
+			starved++
+		}
+	}
+	return float64(starved) / float64(len(c.turns))
 }
 
 // run has the contenders take turns until d has passed and at least one has won.

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -21,62 +20,11 @@ func commitPart() Part {
 		Doc: "Commits under a lease: of several shapes, from 1 to many writers on runs of their own and on one run, with small and large " +
 			"events, and to short and long journals. Beside each, in the same rounds and through the same client: the best statement " +
 			"written by hand that keeps the guarantees of a fenced commit (the notes show it), and a bare insert of the same payload " +
-			"without a check. Every side reads back what it acknowledged. Allocations are those of the whole process, which has the " +
+			"without a check. Every event carries the number of its commit. The store's side reads back every event that it acknowledged, at the seq " +
+			"that the acknowledgement named, and repeats an acknowledged batch under its id; the hand-written sides count their rows. Allocations are those of the whole process, which has the " +
 			"client, the benchmark and, for Bigtable, the emulator in it.",
 		Run: runCommits,
 	}
-}
-
-// shape describes what a commit writes.
-type shape struct {
-	name    string
-	events  int
-	id      bool
-	records int
-	new     bool // the records are new in every commit
-}
-
-var commitShapes = []shape{
-	{name: "event", events: 1},
-	{name: "event, id", events: 1, id: true},
-	{name: "record", records: 1},
-	{name: "event, id, record", events: 1, id: true, records: 1, new: true}, // what package tape commits
-	{name: "10 events, 3 records", events: 10, records: 3},
-}
-
-// write returns the n-th write to its run, counted from 1.
-func (s shape) write(n int64, data []byte) Write {
-	w := Write{Events: s.events, Data: data, Records: s.records}
-	if s.id {
-		w.BatchID = string(runstore.NewBatchID())
-	}
-	if s.records > 0 {
-		w.Key = "state"
-	}
-	if s.new {
-		w.Key, w.New = newKey(n), true
-	}
-	return w
-}
-
-func newKey(n int64) string { return "effect/" + strconv.FormatInt(n, 10) }
-
-const eventKind = "bench"
-
-// batch returns the batch of a write, as a caller of the store makes it.
-func (w Write) batch(lease runstore.Lease) runstore.Batch {
-	b := runstore.NewBatch(lease.Run, lease.Fence())
-	b.ID = runstore.BatchID(w.BatchID)
-	for range w.Events {
-		b.Append(eventKind, w.Data)
-	}
-	for key := range w.Keys() {
-		if w.New {
-			b.Require(runstore.AtVersion(runstore.RecordKey(key), 0))
-		}
-		b.Put(runstore.RecordKey(key), w.Data)
-	}
-	return b
 }
 
 // commitSetting is the setting of one comparison.
@@ -235,10 +183,9 @@ func (c *commits) compare(ctx context.Context, set commitSetting) error {
 		return err
 	}
 	c.slowest = 0
-	store := &commitSide{set: set, data: payload(set.bytes), counts: make([]atomic.Int64, set.runs())}
-	store.write = func(ctx context.Context, run int, w Write) error {
+	store := newCommitSide(set, func(ctx context.Context, run int, w Write) (runstore.Seq, error) {
 		return c.commit(ctx, leases[run], w)
-	}
+	})
 	sides := []Side{{
 		Group: set.group, System: c.Target.System.Name, Side: "tapestore", Params: set.params, Round: c.round(store),
 		Verify: func(ctx context.Context) (string, error) { return c.verify(ctx, store, leases, 0) },
@@ -250,42 +197,24 @@ func (c *commits) compare(ctx context.Context, set commitSetting) error {
 		return err
 	}
 	if set.group == "shapes" && set.writers == 1 {
-		c.Note(c.Target.System.Name, "hand-written, %s: %s", set.shape.name, c.floor.About(set.shape.write(1, store.data)))
+		c.Note(c.Target.System.Name, "hand-written, %s: %s", set.shape.name, c.floor.About(set.shape.write(1, nil)))
 	}
-	hand, bare := *store, *store
 	for _, side := range []struct {
 		name  string
-		side  *commitSide
 		write func(ctx context.Context, run int, w Write) error
 		pick  func(committed, inserted int) int
 	}{
-		{"hand-written", &hand, c.floor.Commit, func(committed, _ int) int { return committed }},
-		{"bare insert", &bare, c.floor.Insert, func(_, inserted int) int { return inserted }},
+		{"hand-written", c.floor.Commit, func(committed, _ int) int { return committed }},
+		{"bare insert", c.floor.Insert, func(_, inserted int) int { return inserted }},
 	} {
-		side.side.counts, side.side.write = make([]atomic.Int64, set.runs()), side.write
+		floor := newCommitSide(set, func(ctx context.Context, run int, w Write) (runstore.Seq, error) { return 0, side.write(ctx, run, w) })
 		sides = append(sides, Side{
-			Group: set.group, System: c.Target.System.Name, Side: side.name, Params: set.params, Round: c.round(side.side),
-			Verify: func(ctx context.Context) (string, error) { return c.verifyFloor(ctx, side.side, side.pick) },
+			Group: set.group, System: c.Target.System.Name, Side: side.name, Params: set.params, Round: c.round(floor),
+			Verify: func(ctx context.Context) (string, error) { return c.verifyFloor(ctx, floor, side.pick) },
 		})
 	}
 	sides[0].Over = map[string]int{"of hand-written": 1, "of bare insert": 2}
 	return c.Compare(ctx, sides...)
-}
-
-// commitSide is one side of a comparison. counts holds the number of writes to each run.
-type commitSide struct {
-	set    commitSetting
-	data   []byte
-	counts []atomic.Int64
-	write  func(ctx context.Context, run int, w Write) error
-}
-
-// total returns the number of writes to all runs.
-func (s *commitSide) total() (n int64) {
-	for i := range s.counts {
-		n += s.counts[i].Load()
-	}
-	return n
 }
 
 // round returns the function that measures a side for one round.
@@ -294,8 +223,7 @@ func (c *commits) round(s *commitSide) func(ctx context.Context, d time.Duration
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		load, err := Drive(ctx, s.set.writers, d, func(ctx context.Context, writer int) error {
-			run := s.set.run(writer)
-			return s.write(ctx, run, s.set.shape.write(s.counts[run].Add(1), s.data))
+			return s.writers[writer].commit(ctx, s)
 		})
 		runtime.ReadMemStats(&after)
 		if err != nil {
@@ -312,13 +240,20 @@ func (c *commits) round(s *commitSide) func(ctx context.Context, d time.Duration
 	}
 }
 
-// commit commits to the store.
-func (c *commits) commit(ctx context.Context, lease runstore.Lease, w Write) error {
+// commit commits to the store, and returns the seq of the first event; 0 without events.
+func (c *commits) commit(ctx context.Context, lease runstore.Lease, w Write) (runstore.Seq, error) {
 	done, err := c.handle.Commit(ctx, w.batch(lease))
-	if err == nil && done.Replayed {
-		err = errors.New("the store took a new batch for a repeat")
+	switch {
+	case err != nil:
+		return 0, err
+	case done.Replayed:
+		return 0, errors.New("the store took a new batch for a repeat")
+	case w.Events > 0 && (done.FirstSeq < 1 || int64(done.LastSeq-done.FirstSeq) != int64(w.Events)-1):
+		return 0, fmt.Errorf("the reply to a commit of %d events names the seqs %d to %d", w.Events, done.FirstSeq, done.LastSeq)
+	case len(done.Versions) != w.puts():
+		return 0, fmt.Errorf("the reply to a commit of %d records has %d versions", w.puts(), len(done.Versions))
 	}
-	return err
+	return done.FirstSeq, nil
 }
 
 // hold creates n runs, each under a lease. The leases outlive the part: an expired lease stays
@@ -340,12 +275,4 @@ func (c *commits) hold(ctx context.Context, n int) ([]runstore.Lease, error) {
 	}
 	all.Wait()
 	return leases, errors.Join(errs...)
-}
-
-func payload(n int) []byte {
-	data := make([]byte, n)
-	for i := range data {
-		data[i] = byte(i)
-	}
-	return data
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -31,13 +30,13 @@ func (c *commits) lengths(ctx context.Context) error {
 			c.Note(c.Target.System.Name, "journals of %d events and more: left out, filling them reached %d events in %v", length, filled, c.Scale.Fill)
 			break
 		}
-		s := &commitSide{set: set, data: data, counts: make([]atomic.Int64, 1)}
-		s.write = func(ctx context.Context, _ int, w Write) error { return c.commit(ctx, lease, w) }
+		s := newCommitSide(set, func(ctx context.Context, _ int, w Write) (runstore.Seq, error) { return c.commit(ctx, lease, w) })
 		side := Side{
 			Group: "journal length", System: c.Target.System.Name, Side: "tapestore",
 			Params: map[string]string{"events": strconv.Itoa(length)}, Round: c.round(s),
 			Verify: func(ctx context.Context) (string, error) {
-				return c.verify(ctx, s, []runstore.Lease{lease}, int64(length))
+				text, err := c.verify(ctx, s, []runstore.Lease{lease}, int64(length))
+				return fmt.Sprintf("%s, after the first %d", text, length), err
 			},
 		}
 		if len(sides) > 0 {
@@ -53,7 +52,7 @@ func (c *commits) lengths(ctx context.Context) error {
 func (c *commits) fill(ctx context.Context, lease runstore.Lease, data []byte, length int, deadline time.Time) (filled int, err error) {
 	for filled < length && time.Now().Before(deadline) {
 		n := min(length-filled, runstore.MaxEvents)
-		if err := c.commit(ctx, lease, Write{Events: n, Data: data}); err != nil {
+		if _, err := c.commit(ctx, lease, Write{Events: n, Data: data}); err != nil {
 			return filled, fmt.Errorf("filling a journal with %d events: %w", filled, err)
 		}
 		filled += n

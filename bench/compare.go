@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -11,10 +12,14 @@ import (
 type Side struct {
 	Group, System, Side string
 	Params              map[string]string
+	// Reached is the size that was reached of the one in Params, where the time for reaching it is
+	// limited; nil elsewhere.
+	Reached *Size
 	// Round works for about d and records its metrics in m.
 	Round func(ctx context.Context, d time.Duration, m *Measured) error
 	// Over maps the name of a metric to the index of a side: the metric is this side's Rate divided
-	// by that side's, round by round. {"of hand-written": 1} compares with the second side.
+	// by that side's, round by round. {"of hand-written": 1} compares with the second side. Both
+	// sides must have passed Verify.
 	Over map[string]int
 	// Under is the reciprocal of Over: the metric is the named side's Rate divided by this one's.
 	// It is the cost of this side in terms of the other.
@@ -24,99 +29,201 @@ type Side struct {
 	Verify func(ctx context.Context) (string, error)
 }
 
+// Size is a size that was reached: "4,000" "runs".
+type Size struct {
+	N    int
+	Unit string
+}
+
+// metric returns the metric of a result that records the size.
+func (z Size) metric() Metric {
+	return Metric{Name: Reached, Unit: z.Unit, Samples: []float64{float64(z.N)}}
+}
+
 // Measured collects the metrics of one round.
 type Measured struct{ metrics []Metric }
 
-// Add records a metric of the round.
+// Add records a metric of the round. A metric that is added several times has several samples.
 func (m *Measured) Add(name, unit string, better Better, value float64) {
 	m.metrics = append(m.metrics, Metric{Name: name, Unit: unit, Better: better, Samples: []float64{value}})
 }
 
+// AddPeak records the maximum of the round, in milliseconds. The metric's value is the maximum of
+// all rounds.
+func (m *Measured) AddPeak(name string, better Better, most time.Duration) {
+	m.Add(name, "ms", better, milliseconds(most))
+	m.metrics[len(m.metrics)-1].Peak = true
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// quantiles are those that Quantiles records, each with the least number of latencies for which it
+// is not simply the maximum.
+var quantiles = []struct {
+	name  string
+	q     float64
+	least int
+}{{"p50", 0.50, 1}, {"p95", 0.95, 20}, {"p99", 0.99, 100}}
+
 // Quantiles records p50, p95, p99 and the maximum of latencies, in milliseconds, as "name p50" and
-// so on. It records nothing if there are no latencies.
+// so on. It leaves out p95 of fewer than 20 latencies and p99 of fewer than 100, and records nothing
+// if there are none.
 func (m *Measured) Quantiles(name string, all []time.Duration) {
 	if len(all) == 0 {
 		return
 	}
 	all = slices.Sorted(slices.Values(all))
-	at := func(q float64) float64 {
-		return float64(all[min(len(all)-1, int(q*float64(len(all))))]) / float64(time.Millisecond)
+	for _, z := range quantiles {
+		if len(all) >= z.least {
+			m.Add(name+" "+z.name, "ms", Less, milliseconds(nearestRank(all, z.q)))
+		}
 	}
-	for _, q := range []struct {
-		name string
-		at   float64
-	}{{"p50", 0.50}, {"p95", 0.95}, {"p99", 0.99}, {"max", 1}} {
-		m.Add(name+" "+q.name, "ms", Less, at(q.at))
+	m.AddPeak(name+" max", Less, all[len(all)-1])
+}
+
+// nearestRank returns the q-quantile of sorted values: the smallest of them that is at least as
+// large as a share q of all.
+func nearestRank(sorted []time.Duration, q float64) time.Duration {
+	rank := int(math.Ceil(q*float64(len(sorted)) - 1e-9)) // 0.95 times 20 may be slightly more than 19
+	return sorted[max(1, rank)-1]
+}
+
+// turns returns the order of n sides in a round, by the balanced design of Williams (1949): in n
+// rounds with an even n, and in 2n with an odd one, each side has each place equally often, and
+// follows each other side equally often. So no side always works in the wake of the same neighbour.
+func turns(n, round int) []int {
+	order := make([]int, n)
+	for k := range order {
+		order[k] = (k + 1) / 2 // 0, 1, n-1, 2, n-2, …
+		if k%2 == 0 {
+			order[k] = (n - k/2) % n
+		}
+		order[k] = (order[k] + round) % n
 	}
+	if n%2 == 1 && round%2 == 1 {
+		slices.Reverse(order)
+	}
+	return order
 }
 
 // Compare runs the sides in turn, round by round, verifies what they wrote, and records a result
-// for each. A side that fails records a fault, and the other sides continue. Compare returns an
-// error only when ctx has ended.
+// for each. A side that fails records a fault, and the other sides continue. If ctx ends, Compare
+// records the rounds that are complete, without reading back, and returns the error of ctx.
 func (s *Session) Compare(ctx context.Context, sides ...Side) error {
-	results := make([]Result, len(sides))
-	failed := make([]bool, len(sides))
+	c := &comparing{Session: s, sides: sides, results: make([]Result, len(sides)), failed: make([]bool, len(sides))}
 	for i, side := range sides {
-		results[i] = Result{Part: s.Part, Group: side.Group, System: side.System, Side: side.Side, Params: side.Params}
+		c.results[i] = Result{Part: s.Part, Group: side.Group, System: side.System, Side: side.Side, Params: side.Params}
 	}
-	for round := range s.Scale.Rounds {
-		for k := range sides {
-			i := (k + round) % len(sides)
-			if failed[i] {
-				continue
-			}
-			var m Measured
-			if err := sides[i].Round(ctx, s.Scale.Slice, &m); err != nil {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				failed[i] = true
-				s.Fault(sides[i].System, fmt.Errorf("%s: %w", sides[i].label(), err))
-				continue
-			}
-			results[i].add(m.metrics)
-		}
-		for i, side := range sides {
-			for _, name := range sortedKeys(side.Over) {
-				if q, ok := quotient(results[i], results[side.Over[name]], round); ok {
-					results[i].add([]Metric{{Name: name, Better: More, Samples: []float64{q}}})
-				}
-			}
-			for _, name := range sortedKeys(side.Under) {
-				if q, ok := quotient(results[side.Under[name]], results[i], round); ok {
-					results[i].add([]Metric{{Name: name, Better: Less, Samples: []float64{q}}})
-				}
-			}
+	for c.rounds < s.Scale.Rounds && ctx.Err() == nil {
+		if c.round(ctx) {
+			c.rounds++
 		}
 	}
 	for i, side := range sides {
-		if failed[i] {
+		if side.Verify == nil || c.failed[i] || ctx.Err() != nil {
 			continue
 		}
-		if side.Verify != nil {
-			found, err := side.Verify(ctx)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err != nil {
-				s.Fault(side.System, fmt.Errorf("%s: reading back: %w", side.label(), err))
-				continue
-			}
-			results[i].Verified = found
+		found, err := side.Verify(ctx)
+		if err != nil && ctx.Err() == nil {
+			c.fail(i, fmt.Errorf("reading back: %w", err))
 		}
-		s.Record(results[i])
+		c.results[i].Verified = found
+	}
+	if ctx.Err() != nil {
+		c.interrupted()
+	} else {
+		c.ratios()
+	}
+	for i, r := range c.results {
+		if c.failed[i] || len(r.Metrics) == 0 {
+			continue
+		}
+		if z := sides[i].Reached; z != nil {
+			r.Metrics = append(r.Metrics, z.metric())
+		}
+		s.Record(r)
 	}
 	return ctx.Err()
 }
 
-// quotient divides the rates of two results in a round; ok is false if one of them has none.
-func quotient(a, b Result, round int) (q float64, ok bool) {
-	over, _ := a.Metric(Rate)
-	under, _ := b.Metric(Rate)
-	if len(over.Samples) <= round || len(under.Samples) <= round || under.Samples[round] <= 0 {
-		return 0, false
+// comparing is a comparison in progress.
+type comparing struct {
+	*Session
+	sides   []Side
+	results []Result
+	failed  []bool
+	rounds  int // that are complete
+}
+
+// round runs one round of all sides, and reports whether it is complete. Otherwise ctx has ended,
+// and the round leaves no metrics.
+func (c *comparing) round(ctx context.Context) bool {
+	measured := make([]Measured, len(c.sides))
+	for _, i := range turns(len(c.sides), c.rounds) {
+		if c.failed[i] {
+			continue
+		}
+		err := c.sides[i].Round(ctx, c.Scale.Slice, &measured[i])
+		if ctx.Err() != nil {
+			return false
+		}
+		if err != nil {
+			c.fail(i, err)
+		}
 	}
-	return over.Samples[round] / under.Samples[round], true
+	for i := range c.sides {
+		if !c.failed[i] {
+			c.results[i].add(measured[i].metrics)
+		}
+	}
+	return true
+}
+
+func (c *comparing) fail(i int, err error) {
+	c.failed[i] = true
+	c.Fault(c.sides[i].System, fmt.Errorf("%s: %w", c.sides[i].label(), err))
+}
+
+// interrupted notes that the comparison is incomplete.
+func (c *comparing) interrupted() {
+	for i := range c.sides {
+		if len(c.results[i].Metrics) > 0 {
+			c.results[i].Verified = "not read back: interrupted"
+		}
+	}
+	if c.rounds > 0 && len(c.sides) > 0 {
+		c.Note(c.Target.System.Name, "%s: interrupted after %d of %d rounds, and not read back; ratios are left out", c.sides[0].label(), c.rounds, c.Scale.Rounds)
+	}
+}
+
+// ratios records the metrics of Over and Under, between sides that have not failed.
+func (c *comparing) ratios() {
+	for i, side := range c.sides {
+		for _, name := range sortedKeys(side.Over) {
+			c.ratio(i, name, More, i, side.Over[name])
+		}
+		for _, name := range sortedKeys(side.Under) {
+			c.ratio(i, name, Less, side.Under[name], i)
+		}
+	}
+}
+
+// ratio records in result i the rates of side a divided by those of side b, round by round.
+func (c *comparing) ratio(i int, name string, better Better, a, b int) {
+	if c.failed[a] || c.failed[b] {
+		return
+	}
+	over, _ := c.results[a].Metric(Rate)
+	under, _ := c.results[b].Metric(Rate)
+	m := Metric{Name: name, Better: better}
+	for round := range min(len(over.Samples), len(under.Samples)) {
+		if under.Samples[round] > 0 {
+			m.Samples = append(m.Samples, over.Samples[round]/under.Samples[round])
+		}
+	}
+	if len(m.Samples) > 0 {
+		c.results[i].add([]Metric{m})
+	}
 }
 
 func (side Side) label() string {

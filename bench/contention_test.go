@@ -56,6 +56,11 @@ func (f *faultyStore) RenewLease(ctx context.Context, req runstore.RenewRequest)
 // measure runs one part on a store that change has broken, with the strategies of peers.
 func measure(t *testing.T, part string, change func(*faultyStore), peers ...Strategy) Report {
 	t.Helper()
+	return measureAt(t, Smoke(), part, change, peers...)
+}
+
+func measureAt(t *testing.T, scale Scale, part string, change func(*faultyStore), peers ...Strategy) Report {
+	t.Helper()
 	engine := memory.New(nil)
 	start := func(context.Context) (Target, error) {
 		return Target{System: System{Name: "memory"}, Strategies: peers, NewStore: func(context.Context) (Store, error) {
@@ -68,7 +73,7 @@ func measure(t *testing.T, part string, change func(*faultyStore), peers ...Stra
 			}}, nil
 		}}, nil
 	}
-	report, err := Run(t.Context(), []Starter{{Name: "memory", Start: start}}, Options{Parts: []string{part}, Scale: Smoke()})
+	report, err := Run(t.Context(), []Starter{{Name: "memory", Start: start}}, Options{Parts: []string{part}, Scale: scale})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,6 +245,9 @@ func TestPeers(t *testing.T) {
 		if m, _ := r.Metric("Jain's index"); m.Value() != 0.25 {
 			t.Errorf("Jain's index is %v, want 0.25", m.Value())
 		}
+		if m, _ := r.Metric("never won"); m.Value() != 0.75 {
+			t.Errorf("the share that never won is %v, want 0.75", m.Value())
+		}
 		if m, _ := r.Metric("longest wait"); m.Value() <= 1e-6 {
 			t.Errorf("the longest wait is %v ms, that of a winner; contenders starved", m.Value())
 		}
@@ -258,5 +266,58 @@ func TestPeers(t *testing.T) {
 		if m, ok := r.Metric("late write stored"); !ok || m.Value() != want {
 			t.Errorf("%s: late write stored is %v, want %v", r.System, m.Value(), want)
 		}
+	}
+}
+
+// TestTurnsCommitTheSamePayload checks the size of the events that the turns of a store commit,
+// which is that of the peers.
+func TestTurnsCommitTheSamePayload(t *testing.T) {
+	var other atomic.Int64
+	report := measure(t, "cas", func(f *faultyStore) {
+		f.commit = func(_ int64, b runstore.Batch) (runstore.Committed, error) {
+			if len(b.Events) != 1 || len(b.Events[0].Data) != TurnBytes {
+				other.Add(1)
+			}
+			return f.Handle.Commit(context.Background(), b)
+		}
+	})
+	if n := other.Load(); n > 0 || len(report.Results) == 0 {
+		t.Errorf("%d turns committed something else than an event of %d bytes", n, TurnBytes)
+	}
+}
+
+// TestHandoversArePooled checks that each handover is a sample, and that the quantiles are those of
+// all rounds.
+func TestHandoversArePooled(t *testing.T) {
+	report := measure(t, "handover", nil)
+	found := 0
+	for _, r := range report.Results {
+		if r.Group != "release" {
+			continue
+		}
+		found++
+		all, _ := r.Metric("next grant")
+		median, _ := r.Metric("next grant p50")
+		if want := Smoke().Rounds * Smoke().Handovers; len(all.Samples) != want || len(median.Samples) != 1 {
+			t.Errorf("%s: %d samples of handovers and %d medians, want %d and 1", r.Side, len(all.Samples), len(median.Samples), want)
+		}
+	}
+	if found == 0 {
+		t.Error("no handover by release")
+	}
+}
+
+// TestUnreachedSize checks that a result is named by the size that was asked for, with the size that
+// was reached beside it.
+func TestUnreachedSize(t *testing.T) {
+	scale := Smoke()
+	scale.Fill = time.Nanosecond // enough for one lease
+	report := measureAt(t, scale, "heartbeat", nil)
+	if len(report.Results) != 1 || len(report.Faults) > 0 {
+		t.Fatalf("got %+v", report)
+	}
+	r := report.Results[0]
+	if m, ok := r.Metric(Reached); r.Params["leases"] != "20" || !ok || m.Value() != 1 || m.Unit != "leases" {
+		t.Errorf("got the setting %v and the size %+v, want 20 leases of which 1 was reached", r.Params, m)
 	}
 }

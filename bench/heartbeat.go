@@ -111,7 +111,7 @@ func (s *Session) beat(ctx context.Context, store Store, handle runstore.RunStor
 		s.Note(s.Target.System.Name, "%d leases instead of %d: no more were granted in %v", n, s.Scale.Heartbeats, budget)
 	}
 	s.Step(1, 3, fmt.Sprintf("watching %d leases", n))
-	r := Result{Group: "heartbeats", System: s.Target.System.Name, Side: "keepers", Params: map[string]string{"leases": strconv.Itoa(n)}}
+	r := Result{Group: "heartbeats", System: s.Target.System.Name, Side: "keepers", Params: map[string]string{"leases": strconv.Itoa(s.Scale.Heartbeats)}}
 	if err := b.watch(ctx, s.Scale.Beating, &r); err != nil {
 		return err
 	}
@@ -119,6 +119,7 @@ func (s *Session) beat(ctx context.Context, store Store, handle runstore.RunStor
 	if r.Verified, err = b.verify(ctx, from); err != nil {
 		return err
 	}
+	r.Metrics = append(r.Metrics, Size{n, "leases"}.metric())
 	s.Record(r)
 	return nil
 }

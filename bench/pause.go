@@ -17,7 +17,7 @@ const pauseTTL = 100 * time.Millisecond
 
 func pausePart() Part {
 	return Part{
-		Name: "pause", Title: "A holder that is paused beyond its lease",
+		Name: "pause", Strategies: true, Title: "A holder that is paused beyond its lease",
 		Doc: `A holder acquires a lease, writes, and is paused: it renews nothing. Another contender takes the lease over and writes. ` +
 			`Then the first wakes and writes as if it still held the lease. The store must refuse that write: one that stores it fails the run. ` +
 			`A peer that stores it is a finding. The takeover is the time from the pause to the grant of the successor; the TTL of the lease is part of it.`,

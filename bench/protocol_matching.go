@@ -82,14 +82,14 @@ func (s *Session) measureMatching(ctx context.Context, store Store) (err error) 
 
 	r := Result{
 		Group: "matching", System: s.Target.System.Name, Side: fmt.Sprintf("a server killed every %v", s.killEvery()),
-		Params: map[string]string{"entries": strconv.Itoa(written), "reactions": strconv.Itoa(len(m.reactions)), "servers": strconv.Itoa(matchingServers)},
+		Params: map[string]string{"entries": strconv.Itoa(s.Scale.Entries), "reactions": strconv.Itoa(len(m.reactions)), "servers": strconv.Itoa(matchingServers)},
 	}
 	servers := &matchers{session: s, store: store}
 	var measured Measured
 	if err := m.measure(ctx, servers, written, &measured); err != nil {
 		return fmt.Errorf("matching: %w", err)
 	}
-	r.add(measured.metrics)
+	r.add(append(measured.metrics, Size{written, "entries"}.metric()))
 	r.Verified = fmt.Sprintf("%d entries, each handled once: as one task of its reaction, which was claimed once; %d servers were killed", written, servers.kills)
 	s.Record(r)
 	return nil

@@ -55,12 +55,13 @@ func (s *Session) measureStreams(ctx context.Context, server *protocolServer, st
 	quiet = quiet[:made]
 
 	var sides []Side
-	for _, n := range []int{0, made} {
+	for _, wanted := range []int{0, s.Scale.Streams} {
+		n := min(wanted, made)
 		// The sides write to the same runs, one after the other.
 		streams := &idleStreams{server: server, clients: clients, quiet: quiet, written: written, streams: n}
 		side := Side{
-			Group: "idle streams", System: s.Target.System.Name, Side: strconv.Itoa(n) + " idle streams",
-			Params: map[string]string{"streams": strconv.Itoa(n), "clients": strconv.Itoa(writers)}, Round: streams.round,
+			Group: "idle streams", System: s.Target.System.Name, Side: strconv.Itoa(wanted) + " idle streams",
+			Params: map[string]string{"streams": strconv.Itoa(wanted), "clients": strconv.Itoa(writers)}, Reached: &Size{n, "streams"}, Round: streams.round,
 			Verify: func(ctx context.Context) (string, error) {
 				found, err := checkRuns(ctx, store, written)
 				return fmt.Sprintf("%s; %d streams received what was in the journals, and nothing else", found, streams.opened), err

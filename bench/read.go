@@ -15,7 +15,8 @@ func readPart() Part {
 	return Part{
 		Name: "read", Title: "Reads", Run: measureReads,
 		Doc: `One reader replays whole journals, follows the feed of all runs from its start, and reads the first page of an ` +
-			`index. Each is compared between stores of different size, in turn; the cost against the smallest is the time of ` +
+			`index. Each is compared between stores of different size, in turn. A setting names the size that was asked for; where the ` +
+			`time for filling was too short, the size that was reached is beside it. The cost against the smallest is the time of ` +
 			`the same read there, divided. Every event and entry is compared with what the store had acknowledged. ` +
 			`Allocations are those of the whole process: on an embedded engine the engine's too. Held memory is the most that ` +
 			`the process held in addition during a pass over the journal, garbage not counted: it is flat when it does not grow with the ` +
@@ -78,7 +79,9 @@ func (s *Session) readJournals(ctx context.Context, store Store, handle runstore
 
 	s.Step(1, readSteps, "replay")
 	var sides []Side
+	wanted := 0 // events of all journals
 	for i, j := range journals {
+		wanted += j.wanted
 		r := &replay{store: handle, journal: j}
 		if err := r.first(ctx); err != nil {
 			s.Fault(s.Target.System.Name, fmt.Errorf("replay of %d events: %w", len(j.numbers), err))
@@ -86,11 +89,11 @@ func (s *Session) readJournals(ctx context.Context, store Store, handle runstore
 		}
 		side := Side{
 			Group: "journal replay", System: s.Target.System.Name, Side: fmt.Sprintf("%d a commit", j.perCommit),
-			Params: map[string]string{"events": strconv.Itoa(len(j.numbers))},
-			Round:  r.round, Verify: r.verify,
+			Params: map[string]string{"events": strconv.Itoa(j.wanted)}, Reached: &Size{len(j.numbers), "events"},
+			Round: r.round, Verify: r.verify,
 		}
 		if i > 0 && len(sides) > 0 {
-			side.Under = map[string]int{fmt.Sprintf("cost against %d events", len(journals[0].numbers)): 0}
+			side.Under = map[string]int{fmt.Sprintf("cost against %d events", journals[0].wanted): 0}
 		}
 		sides = append(sides, side)
 	}
@@ -100,7 +103,7 @@ func (s *Session) readJournals(ctx context.Context, store Store, handle runstore
 	} else {
 		sides = append(sides, Side{
 			Group: "feed", System: s.Target.System.Name, Side: "from the start",
-			Params: map[string]string{"events": strconv.Itoa(f.total)}, Round: f.round, Verify: f.verify,
+			Params: map[string]string{"events": strconv.Itoa(wanted)}, Reached: &Size{f.total, "events"}, Round: f.round, Verify: f.verify,
 		})
 	}
 	return s.Compare(ctx, sides...)
@@ -109,7 +112,7 @@ func (s *Session) readJournals(ctx context.Context, store Store, handle runstore
 // readIndexes compares scans of stores with different numbers of runs.
 func (s *Session) readIndexes(ctx context.Context) (err error) {
 	var sides []Side
-	var filled []int
+	var wanted, filled []int
 	for i, n := range slices.Sorted(slices.Values(s.Scale.Runs)) {
 		s.Step(3, readSteps, fmt.Sprintf("writing %d runs", n))
 		store, handle, closeStore, err := s.openStore(ctx)
@@ -129,13 +132,13 @@ func (s *Session) readIndexes(ctx context.Context) (err error) {
 			s.Note(s.Target.System.Name, "a store of %d runs was left out: no more than %d were filled", n, filled[0])
 			continue
 		}
-		filled = append(filled, got)
+		wanted, filled = append(wanted, n), append(filled, got)
 		for _, index := range []runstore.IndexName{runstore.IndexRuns, runstore.IndexRunnable, runs.index(store)} {
 			c := &indexScan{store: handle, index: index, name: string(index), runs: runs}
 			if index == runs.index(store) {
 				c.name, c.own = "records", true
 			}
-			sides = s.addScan(ctx, sides, c, "index scan", "runs", got, filled[0])
+			sides = s.addScan(ctx, sides, c, "index scan", Size{got, "runs"}, n, wanted[0])
 		}
 	}
 	s.Step(4, readSteps, "index scans")
@@ -143,15 +146,16 @@ func (s *Session) readIndexes(ctx context.Context) (err error) {
 }
 
 // addScan verifies a scan and adds a side for it, which is compared with the first side of the same
-// index.
-func (s *Session) addScan(ctx context.Context, sides []Side, c *indexScan, group, param string, n, smallest int) []Side {
+// index. wanted and smallest are sizes that were asked for: of this store, and of the smallest one.
+func (s *Session) addScan(ctx context.Context, sides []Side, c *indexScan, group string, reached Size, wanted, smallest int) []Side {
+	param := reached.Unit
 	if err := c.whole(ctx); err != nil {
-		s.Fault(s.Target.System.Name, fmt.Errorf("%s, %s, %d %s: %w", group, c.name, n, param, err))
+		s.Fault(s.Target.System.Name, fmt.Errorf("%s, %s, %d %s: %w", group, c.name, reached.N, param, err))
 		return sides
 	}
 	side := Side{
 		Group: group, System: s.Target.System.Name, Side: c.name,
-		Params: map[string]string{param: strconv.Itoa(n)}, Round: c.round, Verify: c.verify,
+		Params: map[string]string{param: strconv.Itoa(wanted)}, Reached: &reached, Round: c.round, Verify: c.verify,
 	}
 	if first := slices.IndexFunc(sides, func(other Side) bool { return other.Side == c.name }); first >= 0 {
 		side.Under = map[string]int{fmt.Sprintf("cost against %d %s", smallest, param): first}

@@ -72,6 +72,7 @@ func numberOf(data []byte) int {
 // filledJournal is a journal that the benchmark wrote.
 type filledJournal struct {
 	lease     runstore.Lease
+	wanted    int // events that were asked for
 	perCommit int
 	size      int   // bytes of an event's data
 	numbers   []int // of the event at each seq, from seq 1; as acknowledged
@@ -85,7 +86,7 @@ func fillJournal(ctx context.Context, workers int, s runstore.RunStore, id runst
 	if err != nil {
 		return nil, err
 	}
-	j := &filledJournal{lease: created.Lease, perCommit: perCommit, size: max(size, 8)}
+	j := &filledJournal{lease: created.Lease, wanted: n, perCommit: perCommit, size: max(size, 8)}
 	firsts := make([]runstore.Seq, (n+perCommit-1)/perCommit) // by commit
 	made, err := fill(ctx, budget, workers, len(firsts), func(ctx context.Context, i int) error {
 		batch := runstore.NewBatch(id, j.lease.Fence())

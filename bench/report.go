@@ -16,10 +16,14 @@ type Report struct {
 	Version string // of Tapestore
 	Machine Machine
 	Scale   string
-	Began   time.Time
-	Took    time.Duration // in nanoseconds
-	Systems []System
-	Results []Result
+	// Parts are the names of the parts that were asked for. Reports before November 2026 have none.
+	Parts []string `json:",omitempty"`
+	// Interrupted is true if the run was ended before it had measured everything.
+	Interrupted bool `json:",omitempty"`
+	Began       time.Time
+	Took        time.Duration // in nanoseconds
+	Systems     []System
+	Results     []Result
 	// Faults are the reasons for which the run fails: counts that disagree, and engines that broke.
 	Faults []Fault `json:",omitempty"`
 	// Notes list what the run left out, with the reason.
@@ -86,9 +90,11 @@ func (r Result) Metric(name string) (m Metric, ok bool) {
 
 // Metric is one figure of a result.
 type Metric struct {
-	Name    string // "rate"
-	Unit    string // "wins/s", "ms", "B", "" for a ratio or a count
-	Better  Better `json:",omitempty"`
+	Name   string // "rate"
+	Unit   string // "wins/s", "ms", "B", "" for a ratio or a count
+	Better Better `json:",omitempty"`
+	// Peak is true for a maximum: the metric's value is then the largest sample.
+	Peak    bool `json:",omitempty"`
 	Samples []float64
 }
 
@@ -101,8 +107,17 @@ const (
 	Less Better = "less"
 )
 
-// Value returns the median of the samples, or 0 if there are none.
-func (m Metric) Value() float64 { return median(m.Samples) }
+// Value returns the median of the samples, or the largest of them if the metric is a Peak; 0 if
+// there are none.
+func (m Metric) Value() float64 {
+	if m.Peak && len(m.Samples) > 0 {
+		return slices.Max(m.Samples)
+	}
+	return m.Median()
+}
+
+// Median returns the median of the samples, or 0 if there are none.
+func (m Metric) Median() float64 { return median(m.Samples) }
 
 // Fault is a reason for which a run fails.
 type Fault struct{ Part, System, Text string }
@@ -110,8 +125,14 @@ type Fault struct{ Part, System, Text string }
 // Note is a remark on what a run left out, or what a reader must know.
 type Note struct{ Part, System, Text string }
 
-// Rate is the name of the metric that most results have: operations a second.
-const Rate = "rate"
+// Names of metrics that have a meaning of their own.
+const (
+	// Rate is the metric that most results have: operations a second.
+	Rate = "rate"
+	// Reached is the size that was reached, where a result's parameters name a size that a limited
+	// time may be too short for.
+	Reached = "size reached"
+)
 
 func median(all []float64) float64 {
 	if len(all) == 0 {

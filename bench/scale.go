@@ -11,6 +11,8 @@ type Scale struct {
 	Name   string
 	Slice  time.Duration // how long one side of a comparison works in one round
 	Rounds int           // of a comparison; samples per metric
+	// ExactRounds keeps Rounds on emulators too, which otherwise have half of them.
+	ExactRounds bool
 
 	Contenders []int // for one lease
 	// PeerContenders are those of Contenders with which peers are measured too.
@@ -47,11 +49,13 @@ type Scale struct {
 	Growth time.Duration
 }
 
-// forEmulator returns the scale for an emulator, whose figures are not ranked: half the rounds,
-// half the time to fill a store, and fewer entries, reactions and tasks. Its matchers renew their
-// leases less often.
+// forEmulator returns the scale for an emulator, whose figures are not ranked: half the rounds unless
+// their number is exact, half the time to fill a store, and fewer entries, reactions and tasks. Its
+// matchers renew their leases less often.
 func (s Scale) forEmulator() Scale {
-	s.Rounds = (s.Rounds + 1) / 2
+	if !s.ExactRounds {
+		s.Rounds = (s.Rounds + 1) / 2
+	}
 	s.Fill /= 2
 	s.Entries, s.Reactions = max(1, s.Entries/10), max(2, s.Reactions/5)
 	s.Tasks = max(min(s.Tasks, 30), s.Tasks/4)

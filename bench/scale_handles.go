@@ -23,7 +23,9 @@ type paced struct {
 	mu        sync.Mutex
 	acked     []map[runstore.Seq]time.Time // by handle: when each commit was acknowledged
 	delivered []map[runstore.Seq]time.Time // by handle: when the feed showed each event
-	latencies []time.Duration
+	made      int                          // acknowledged commits
+	missed    int                          // commits that were due while an earlier one of their handle ran
+	latencies []time.Duration              // of both, from the time at which each was due
 }
 
 // scaleHandles measures different numbers of handles, one after the other. They do not take turns,
@@ -124,6 +126,7 @@ func (p *paced) run(ctx context.Context, d time.Duration, samples int, r *Result
 	}
 	m.Quantiles("feed lag", lags)
 	m.Quantiles("commit", p.latencies)
+	m.Add("missed commits", "", Less, float64(p.missed)/float64(max(1, p.made+p.missed)))
 	r.add(m.metrics)
 	return nil
 }
@@ -131,10 +134,14 @@ func (p *paced) run(ctx context.Context, d time.Duration, samples int, r *Result
 func (p *paced) commits() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.latencies)
+	return p.made
 }
 
-// write commits one event per interval, at the handle's own offset within it.
+// write commits one event per interval, at the handle's own offset within it. A latency counts from
+// the time at which the commit was due and not from that of its request, so that a slow commit does
+// not hide the ones that it holds up (coordinated omission). A handle that is late skips the commits
+// that were due meanwhile instead of catching up in a burst; each counts as missed, with the time
+// from when it was due to the end of the commit that held it up.
 func (p *paced) write(ctx context.Context, i int, stop <-chan struct{}) error {
 	next := time.Now().Add(p.every * time.Duration(i) / time.Duration(len(p.leases)))
 	data := payload(smallBytes)
@@ -146,19 +153,20 @@ func (p *paced) write(ctx context.Context, i int, stop <-chan struct{}) error {
 			return nil
 		case <-time.After(time.Until(next)):
 		}
-		began := time.Now()
 		done, err := p.writers.all[i].Commit(ctx, Write{Events: 1, Data: data}.batch(p.leases[i]))
 		if err != nil {
 			return err
 		}
+		now := time.Now()
 		p.mu.Lock()
-		p.acked[i][done.LastSeq] = time.Now()
-		p.latencies = append(p.latencies, time.Since(began))
-		p.mu.Unlock()
-		// A handle that is late skips commits instead of catching up in a burst.
-		for next = next.Add(p.every); time.Until(next) < 0; {
-			next = next.Add(p.every)
+		p.acked[i][done.LastSeq] = now
+		p.made++
+		p.latencies = append(p.latencies, now.Sub(next))
+		for next = next.Add(p.every); next.Before(now); next = next.Add(p.every) {
+			p.missed++
+			p.latencies = append(p.latencies, now.Sub(next))
 		}
+		p.mu.Unlock()
 	}
 }
 

@@ -36,15 +36,15 @@ func (s *Session) scaleLive(ctx context.Context) (err error) {
 			continue
 		}
 		before = live
-		if err := s.firstScan(ctx, l, live); err != nil {
+		if err := s.firstScan(ctx, l, n, live); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			s.Fault(s.Target.System.Name, fmt.Errorf("the first scan among %d live leases: %w", live, err))
 			continue
 		}
-		z.add("scan", live, Side{Round: l.round, Verify: l.scan.verify})
-		z.add("acquire and release", live, Side{Round: l.turn, Verify: l.verifyTurns})
+		z.add("scan", n, live, Side{Round: l.round, Verify: l.scan.verify})
+		z.add("acquire and release", n, live, Side{Round: l.turn, Verify: l.verifyTurns})
 	}
 	return s.Compare(ctx, z.sides...)
 }
@@ -82,8 +82,9 @@ func (s *Session) fillLive(ctx context.Context, n int) (l *liveStore, live int, 
 }
 
 // firstScan records the scan that finds every entry where the run's grant placed it, and the cost
-// of the following scans until they have settled. Then it reads back the whole index.
-func (s *Session) firstScan(ctx context.Context, l *liveStore, live int) error {
+// of the scans until they have settled. Then it reads back the whole index. wanted is the number of
+// live leases that was asked for.
+func (s *Session) firstScan(ctx context.Context, l *liveStore, wanted, live int) error {
 	var m Measured
 	first := l.sent()
 	scan := func() (took time.Duration, objects float64, err error) {
@@ -101,34 +102,55 @@ func (s *Session) firstScan(ctx context.Context, l *liveStore, live int) error {
 	m.Add("allocations of the first scan", "", Less, objects)
 	l.addRequests(&m, "first scan", first, 1)
 
-	// Scans have settled when for some time none was cheaper than all before.
-	cheapest, scans := float64(0), 1
-	for since, began := time.Now(), time.Now(); time.Since(since) < settled*s.Scale.Slice && time.Since(began) < s.Scale.Growth; scans++ {
-		sent := l.sent()
+	cost := func(took time.Duration, before int64) float64 {
+		if l.counted() {
+			return float64(l.sent() - before)
+		}
+		return float64(took)
+	}
+	var until settling
+	until.scanned(cost(took, first), l.sent()-first)
+	for since, began := time.Now(), time.Now(); time.Since(since) < settled*s.Scale.Slice && time.Since(began) < s.Scale.Growth; {
+		before := l.sent()
 		took, _, err := scan()
 		if err != nil {
 			return err
 		}
-		cost := float64(took)
-		if l.counted() {
-			cost = float64(l.sent() - sent)
-		}
-		if scans == 1 || cost < cheapest {
-			cheapest, since = cost, time.Now()
+		if until.scanned(cost(took, before), l.sent()-first) {
+			since = time.Now()
 		}
 	}
-	m.Add("scans until settled", "", Less, float64(scans))
+	m.Add("scans until settled", "", Less, float64(until.scans))
 	if l.counted() {
-		m.Add("requests per live lease until settled", "", Less, float64(l.sent()-first)/float64(max(1, live)))
+		m.Add("requests per live lease until settled", "", Less, float64(until.requests)/float64(max(1, live)))
 	}
+	m.metrics = append(m.metrics, Size{live, "live leases"}.metric())
 	if err := l.scan.whole(ctx); err != nil {
 		return err
 	}
 	s.Record(Result{
-		Group: "first scan", System: s.Target.System.Name, Side: "scan", Params: map[string]string{"live leases": strconv.Itoa(live)}, Metrics: m.metrics,
+		Group: "first scan", System: s.Target.System.Name, Side: "scan", Params: map[string]string{"live leases": strconv.Itoa(wanted)}, Metrics: m.metrics,
 		Verified: fmt.Sprintf("the index has the %d runs that are due, and none of %d under a lease", len(l.scan.order), live),
 	})
 	return nil
+}
+
+// settling finds the scan with which scans have settled: the first of the cheapest ones.
+type settling struct {
+	all      int // scans so far
+	cheapest float64
+	scans    int   // up to the cheapest one
+	requests int64 // that were sent up to the end of it
+}
+
+// scanned counts a scan, and reports whether it was cheaper than all before. requests is the number
+// of requests that all scans have sent.
+func (z *settling) scanned(cost float64, requests int64) bool {
+	if z.all++; z.all > 1 && cost >= z.cheapest {
+		return false
+	}
+	z.cheapest, z.scans, z.requests = cost, z.all, requests
+	return true
 }
 
 // settled is the number of slices without a new cheapest scan after which scans count as settled:

@@ -18,9 +18,10 @@ func scalePart() Part {
 			`that was renewed once, so that the first scan finds each of them where its grant placed it; and taking and releasing a lease there. ` +
 			`Run size: commits, reads of one record and pages of records in a run of many. Purge: of a run with many events, with the slowest heartbeat of ` +
 			`another run meanwhile. Handles: each commits one event at a fixed pace to a run of its own, and a process of its own reads the feed; the lag is ` +
-			`the time from the acknowledgement of a commit to the delivery of its event. Stores are filled directly; what is ` +
+			`the time from the acknowledgement of a commit to the delivery of its event. The latency of a commit counts from the time at which it was due; those that were due while an earlier one of ` +
+			`the same handle ran are missed, and count until that one ended. Stores are filled directly; what is ` +
 			`measured passes a network which, to an emulator, adds a round trip of 4 ms. Requests are all that the measured handles send, ` +
-			`those of their background among them. Everything acknowledged is read back.`,
+			`those of their background among them. A setting names the size that was asked for, and the size reached is beside it. Everything acknowledged is read back.`,
 	}
 }
 
@@ -62,9 +63,10 @@ type sized struct {
 	first        map[string]int // by the name of a side
 }
 
-func (z *sized) add(name string, n int, side Side) {
+// add adds a side at the size n, of which got was reached.
+func (z *sized) add(name string, n, got int, side Side) {
 	side.Group, side.System, side.Side = z.group, z.s.Target.System.Name, name
-	side.Params = map[string]string{z.param: strconv.Itoa(n)}
+	side.Params, side.Reached = map[string]string{z.param: strconv.Itoa(n)}, &Size{got, z.param}
 	if first, ok := z.first[name]; ok {
 		side.Under = map[string]int{fmt.Sprintf("cost against %s %s", z.sides[first].Params[z.param], z.param): first}
 	} else {

@@ -63,7 +63,7 @@ func (s *Session) scalePurge(ctx context.Context, store Store) (err error) {
 		case filled < n:
 			s.Note(s.Target.System.Name, "purge of %d events: left out, filled to %d in %v", n, filled, s.Scale.Growth)
 		default:
-			z.add("purge", n, Side{Round: p.round, Verify: p.verify})
+			z.add("purge", n, n, Side{Round: p.round, Verify: p.verify})
 		}
 	}
 	return s.Compare(ctx, z.sides...)
@@ -114,8 +114,8 @@ func (p *purge) round(ctx context.Context, d time.Duration, m *Measured) error {
 	p.ready = runstore.Lease{}
 	m.Add(Rate, "events/s", More, float64(p.events)/took.Seconds())
 	m.Add("purge", "ms", Less, float64(took)/float64(time.Millisecond))
-	m.Add("slowest heartbeat during the purge", "ms", Less, float64(slices.Max(stalled))/float64(time.Millisecond))
-	m.Add("slowest heartbeat before it", "ms", "", float64(slices.Max(calm))/float64(time.Millisecond))
+	m.AddPeak("slowest heartbeat during the purge", Less, slices.Max(stalled))
+	m.AddPeak("slowest heartbeat before it", "", slices.Max(calm))
 	p.purges.addRequests(m, "purge", sent, 1)
 	return nil
 }

@@ -56,9 +56,9 @@ func (s *Session) scaleRecords(ctx context.Context, store Store) (err error) {
 		}
 		before = got
 		verify := func(ctx context.Context) (string, error) { return r.verify(ctx) }
-		z.add("commit", got, Side{Round: r.commits, Verify: verify})
-		z.add("read a record", got, Side{Round: r.gets})
-		z.add("page of a prefix", got, Side{Round: r.pages})
+		z.add("commit", n, got, Side{Round: r.commits, Verify: verify})
+		z.add("read a record", n, got, Side{Round: r.gets})
+		z.add("page of a prefix", n, got, Side{Round: r.pages})
 	}
 	return s.Compare(ctx, z.sides...)
 }

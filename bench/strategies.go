@@ -108,6 +108,12 @@ func keeper(store lease.Store, opts *lease.Options) (acquire, error) {
 	}, nil
 }
 
+// TurnBytes is the size of the event that a turn commits, in bytes: 100, for stores and peers alike.
+const TurnBytes = smallBytes
+
+// turnData is the event that a turn commits. The token that the store adds identifies the turn.
+var turnData = payload(TurnBytes)
+
 // storeContest is a contest for the leases of runs.
 type storeContest struct {
 	handle     runstore.RunStore
@@ -189,7 +195,7 @@ func (c *storeContest) Turn(ctx context.Context, contender, of int) (Turn, error
 	}
 	ctx = context.WithoutCancel(ctx) // a granted lease is used and released
 	batch := runstore.NewBatch(held.Run, held.Fence())
-	batch.Append("turn", []byte(held.Owner))
+	batch.Append("turn", turnData)
 	if _, err := own.caller.Commit(ctx, batch); err != nil {
 		return spent(t), err
 	}

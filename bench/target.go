@@ -19,6 +19,9 @@ type Target struct {
 	// with the store's. Peers describes their systems.
 	Strategies []Strategy
 	Peers      []System
+	// Rest stops what only the strategies need, such as servers of peers, after the last part that
+	// measures strategies. Nil means that there is nothing to stop.
+	Rest func() error
 	// Serial reports that the engine runs one transaction at a time, and aborts others.
 	Serial bool
 	// Close stops the server, if the target started it.
@@ -75,8 +78,10 @@ type RecordCounter interface {
 
 // Write describes what one commit writes.
 type Write struct {
-	Events  int    // how many
-	Data    []byte // of each event and record
+	Events int    // how many
+	Data   []byte // of each record, and of each event unless Each is set
+	// Each holds the data of each event; nil means Data for all of them.
+	Each    [][]byte
 	BatchID string // "" for none
 	Key     string // of a record that is put; "" for none
 	// Records is the number of records to put, under keys that begin with Key; 0 means one if Key
@@ -84,6 +89,14 @@ type Write struct {
 	Records int
 	// New guards the records to be new; otherwise Commit overwrites them.
 	New bool
+}
+
+// Event returns the data of event i, counted from 0.
+func (w Write) Event(i int) []byte {
+	if w.Each == nil {
+		return w.Data
+	}
+	return w.Each[i]
 }
 
 // Keys iterates over the keys of the records.
@@ -130,8 +143,8 @@ func (w Write) Rows() int {
 // EachRow calls do with each row of a bare insert until do returns an error. name is the id or the
 // key.
 func (w Write) EachRow(do func(kind RowKind, name string, data []byte) error) error {
-	for range w.Events {
-		if err := do(EventRow, "", w.Data); err != nil {
+	for i := range w.Events {
+		if err := do(EventRow, "", w.Event(i)); err != nil {
 			return err
 		}
 	}

@@ -64,29 +64,6 @@ func Named(names ...string) (chosen []bench.Starter) {
 	return chosen
 }
 
-// At returns a starter that measures the store at a URL. The runs of the benchmark have distinct
-// names there and are not deleted, so the store should be one that exists for this purpose. The
-// tables of the hand-written sides are dropped; see package bench/floor.
-func At(url string) bench.Starter {
-	return bench.Starter{Name: "store", Start: func(ctx context.Context) (bench.Target, error) {
-		handWritten, err := floor.At(url)
-		if err != nil {
-			return bench.Target{}, err
-		}
-		store := bench.Store{
-			Open:    func(ctx context.Context) (runstore.RunStore, error) { return runstore.Open(ctx, url) },
-			Network: emulatorNetwork(url), Floor: handWritten,
-		}
-		system, err := describe(ctx, store, bench.System{Topology: "at a URL", Durable: true, Guarantee: fenced})
-		serial := system.Engine == "spanner" && store.Network != nil // the emulator
-		return bench.Target{System: system, Serial: serial, NewStore: func(context.Context) (bench.Store, error) {
-			s := store
-			s.Prefix = prefix()
-			return s, nil
-		}}, err
-	}}
-}
-
 func prefix() string { return "bench-" + rand.Text()[:10] }
 
 // describe completes a system's description with what a store reports about itself.
@@ -159,17 +136,6 @@ func startSQLite(ctx context.Context) (bench.Target, error) {
 	}, func() error { return os.RemoveAll(dir) })
 }
 
-// peers holds the functions that add peers to the target "postgres".
-var peers []func(context.Context, *postgresemulator.Server, *bench.Target) error
-
-// RegisterPeers makes the target "postgres" call attach, which adds strategies and their systems to
-// the target: systems to measure beside the store on the same server. attach extends the target's
-// Close to stop what it started, and leaves nothing running after an error. RegisterPeers is called
-// from init functions.
-func RegisterPeers(attach func(ctx context.Context, server *postgresemulator.Server, target *bench.Target) error) {
-	peers = append(peers, attach)
-}
-
 func startPostgres(ctx context.Context) (bench.Target, error) {
 	server, err := postgresemulator.Start(ctx, &postgresemulator.Options{Durable: true})
 	if err != nil {
@@ -198,10 +164,8 @@ func startPostgres(ctx context.Context) (bench.Target, error) {
 	if err != nil {
 		return t, err
 	}
-	for _, attach := range peers {
-		if err := attach(ctx, server, &t); err != nil {
-			return bench.Target{}, errors.Join(err, t.Close())
-		}
+	if err := attachPeers(ctx, server, &t); err != nil {
+		return bench.Target{}, errors.Join(err, t.Close())
 	}
 	return t, nil
 }

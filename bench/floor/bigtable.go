@@ -183,10 +183,11 @@ func (f *Bigtable) Commit(ctx context.Context, run int, w bench.Write) error {
 		m.DeleteCellsInFamily(familyEvents)
 	}
 	last, named := r.last, r.named
-	event := eventCell(w.Data)
-	for range w.Events {
+	events := make([][]byte, w.Events)
+	for i := range events {
 		last++
-		m.Set(familyEvents, eventColumn(last), client.ServerTime, event)
+		events[i] = eventCell(w.Event(i))
+		m.Set(familyEvents, eventColumn(last), client.ServerTime, events[i])
 	}
 	if w.BatchID != "" {
 		for _, id := range r.ids {
@@ -220,9 +221,7 @@ func (f *Bigtable) Commit(ctx context.Context, run int, w bench.Write) error {
 	if r.drop {
 		r.unsealed, r.drop = r.unsealed[:0], false
 	}
-	for range w.Events {
-		r.unsealed = append(r.unsealed, event)
-	}
+	r.unsealed = append(r.unsealed, events...)
 	if w.BatchID != "" {
 		r.ids[r.named%ringSize] = w.BatchID
 	}

@@ -96,6 +96,8 @@ func roundTrip(t *testing.T, f floor.Floor) {
 		{Events: 1, Data: data, BatchID: "second", Key: "effect", New: true},
 		{Events: 10, Data: data, Key: "state", Records: 3},
 		{Events: 10, Data: data, BatchID: "third"},
+		{Events: 1, Each: [][]byte{[]byte("one")}},
+		{Events: 2, Each: [][]byte{[]byte("first"), []byte("second")}, Data: data, Key: "state"},
 	}
 	for _, w := range writes {
 		if f.About(w) == "" {
@@ -110,7 +112,7 @@ func roundTrip(t *testing.T, f floor.Floor) {
 			}
 		}
 	}
-	stores(t, f, 2*23, 2*23, 2*5, 2*5)
+	stores(t, f, 2*26, 2*26, 2*6, 2*6)
 	must(t, f.Hold(t.Context(), 1))
 	stores(t, f, 0, 0, 0, 0)
 }

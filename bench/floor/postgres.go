@@ -102,7 +102,9 @@ func (f *Postgres) Commit(ctx context.Context, run int, w bench.Write) error {
 	args := append(make([]any, 0, 10), r.id, int64(firstToken), r.grant)
 	switch {
 	case w.Events == 1:
-		args = append(args, kind, w.Data)
+		args = append(args, kind, w.Event(0))
+	case w.Events > 1 && w.Each != nil:
+		args = append(args, kind, w.Each)
 	case w.Events > 1:
 		args = append(args, kind, repeat(w.Data, w.Events))
 	}

@@ -186,10 +186,10 @@ func (r *spannerRun) read(ctx context.Context, tx *client.ReadWriteTransaction, 
 // mutations returns the mutations of a write, given what the transaction read.
 func (r *spannerRun) mutations(head spannerHead, w bench.Write) (list []*client.Mutation) {
 	seq := head.LastSeq
-	for range w.Events {
+	for i := range w.Events {
 		seq++
 		list = append(list, client.Insert("BenchEvents", []string{"Run", "Seq", "Time", "Token", "Kind", "Owner", "Data"},
-			[]any{r.key, seq, client.CommitTimestamp, int64(firstToken), kind, owner, w.Data}))
+			[]any{r.key, seq, client.CommitTimestamp, int64(firstToken), kind, owner, w.Event(i)}))
 	}
 	if w.Events > 0 {
 		list = append(list, client.Update("BenchRuns", []string{"Run", "LastSeq"}, []any{r.key, seq}))

@@ -18,8 +18,8 @@ import (
 )
 
 // SQLite is the floor of SQLite: prepared statements on one writing connection to the store's file,
-// through the same driver without database/sql, with the same journal mode and the same synchronous
-// setting. The names of its tables begin with bench_.
+// through the same driver without database/sql, with the same journal mode, the same synchronous
+// setting and the same way of syncing on macOS (fullfsync). The names of its tables begin with bench_.
 //
 // Commit is one immediate transaction: UPDATE of the run's row by its number, last seq, token and
 // grant id, and one INSERT for each event, id and record. Without an event a SELECT checks the
@@ -75,7 +75,7 @@ func OpenSQLite(ctx context.Context, path string, opts *sqlite.Options) (*SQLite
 		synchronous = opts.Synchronous
 	}
 	// 10 s: longer than any transaction of the store that may still be in progress.
-	params := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(" + string(synchronous) + ")"}}
+	params := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(" + string(synchronous) + ")", "fullfsync(1)", "checkpoint_fullfsync(1)"}}
 	conn, err := new(driversqlite.Driver).Open("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + params.Encode())
 	if err != nil {
 		return nil, err
@@ -136,8 +136,8 @@ func (f *SQLite) Commit(_ context.Context, run int, w bench.Write) error {
 			return err
 		}
 		now := time.Now().UnixMicro()
-		for seq := r.last + 1; seq <= last; seq++ {
-			if _, err := f.exec(sqliteEvent, r.no<<32|seq, kind, w.Data, now, int64(firstToken), []byte(owner)); err != nil {
+		for i := range w.Events {
+			if _, err := f.exec(sqliteEvent, r.no<<32|(r.last+1+int64(i)), kind, w.Event(i), now, int64(firstToken), []byte(owner)); err != nil {
 				return err
 			}
 		}

@@ -12,8 +12,9 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// payload is the event that a turn stores. It has the length of the benchmark's own event.
-var payload = bytes.Repeat([]byte("x"), 100)
+// payload is the event that a turn stores. It has the length of the event that a turn of a store
+// commits.
+var payload = bytes.Repeat([]byte("x"), bench.TurnBytes)
 
 // holding is a lease while one contender holds it.
 type holding struct {
@@ -35,8 +36,10 @@ type holding struct {
 
 // contest is a contest for the leases of one peer. It implements bench.Contest and bench.Pauser.
 type contest struct {
-	// acquire waits for a lease. Leases are numbered from 0. PauseAndWake uses the lease with the
-	// number leases, and sets brief to request a short time to live.
+	// acquire waits for a lease. With an error it returns a holding, or nil, whose attempts and lost
+	// describe what it did until then; the lease is not held. Leases are numbered from 0.
+	// PauseAndWake uses the lease with the number leases, and sets brief to request a short time to
+	// live.
 	acquire   func(ctx context.Context, contender, lease int, brief bool) (*holding, error)
 	leases    int
 	ttl       time.Duration // of a brief lease; 0 where a lease lasts as long as its session
@@ -50,10 +53,14 @@ func (c *contest) Turn(ctx context.Context, contender, lease int) (bench.Turn, e
 	ctx = context.WithValue(ctx, callsKey{}, &calls)
 	began := time.Now()
 	h, err := c.acquire(ctx, contender, lease, false)
-	if err != nil {
-		return bench.Turn{}, fmt.Errorf("acquire: %w", err)
+	turn := bench.Turn{Waited: time.Since(began)}
+	if h != nil {
+		turn.Attempts, turn.Lost = h.attempts, h.lost
 	}
-	turn := bench.Turn{Waited: time.Since(began), Attempts: h.attempts, Lost: h.lost}
+	if err != nil {
+		turn.Calls = int(calls.Load())
+		return turn, fmt.Errorf("acquire: %w", err)
+	}
 	// A turn that holds its lease runs to its end. Otherwise the end of a measurement would leave a
 	// lease behind for its whole time to live.
 	ctx = context.WithoutCancel(ctx)

@@ -28,8 +28,8 @@ const (
 	etcdBriefTTL = 5 * time.Second
 )
 
-// etcd is a one-member server in this process. The first contest starts it, so that it takes
-// nothing from other measurements.
+// etcd is a one-member server in this process. The first contest starts it, and it is stopped after
+// the last part that has contests, so that it takes nothing from other measurements.
 type etcd struct {
 	mu     sync.Mutex
 	server *embed.Etcd
@@ -206,7 +206,7 @@ func (s *etcd) contest(fenced bool, lock func(ctx context.Context, session *conc
 			if err != nil {
 				// A cancelled request may have put the key with which the session waits.
 				_, e := client.Delete(context.WithoutCancel(ctx), fmt.Sprintf("%s/%x", name, session.Lease()))
-				return nil, errors.Join(err, e)
+				return &holding{attempts: 1}, errors.Join(err, e)
 			}
 			return &holding{
 				attempts: 1,

@@ -102,7 +102,9 @@ func leaderElection(_ context.Context, contenders, leases int) (bench.Contest, e
 		lock := newElectionLock(ctx, server.client, lease, contender)
 		e, err := elect(ctx, lock, times)
 		if err != nil {
-			return nil, err
+			h := &holding{}
+			h.attempts, h.lost = lock.attempted()
+			return h, err
 		}
 		h := &holding{
 			write: func(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 )
 
-func init() { engines.RegisterPeers(attach) }
+func init() { engines.RegisterPeers("other lease libraries", attach) }
 
 // Starters returns the starters of package bench/engines, with the peers beside PostgreSQL.
 func Starters() []bench.Starter { return engines.Starters() }
@@ -47,6 +47,14 @@ func attach(ctx context.Context, server *postgresemulator.Server, target *bench.
 		bench.Strategy{System: sysKubernetes, Name: "LeaderElector", New: leaderElection},
 	)
 	target.Peers = append(target.Peers, systems(target.System, db.version)...)
+	rest := target.Rest
+	target.Rest = func() error {
+		err := etcd.close() // its ticks and syncs would be part of later measurements
+		if rest != nil {
+			err = errors.Join(err, rest())
+		}
+		return err
+	}
 	stop := target.Close
 	target.Close = func() error {
 		err := errors.Join(etcd.close(), db.close())

@@ -55,15 +55,20 @@ func run(m *testing.M) int {
 	return code
 }
 
-// stillRunning returns the stack of a goroutine that belongs to a peer or its connections. It first
-// gives them time to end, because some libraries do not wait for their goroutines.
+// stillRunning returns the stack of a goroutine that belongs to a peer or its connections.
 func stillRunning() string {
+	return running("go.etcd.io/etcd", "riverqueue", "leaderelection", "pgxpool", "bench/peers.(*")
+}
+
+// running returns the stack of a goroutine of one of the libraries, or "" once there is none. It
+// first gives them time to end, because some libraries do not wait for their goroutines.
+func running(libraries ...string) string {
 	for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		stacks := make([]byte, 16<<20)
 		found := ""
 		for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
-			for _, library := range []string{"go.etcd.io/etcd", "riverqueue", "leaderelection", "pgxpool", "bench/peers.(*"} {
-				if strings.Contains(stack, library) && !strings.Contains(stack, "stillRunning") {
+			for _, library := range libraries {
+				if strings.Contains(stack, library) && !strings.Contains(stack, "peers.running") {
 					found = stack
 				}
 			}
@@ -186,6 +191,30 @@ func TestCancelledTurn(t *testing.T) {
 	})
 }
 
+// TestCutTurnsCount checks that a turn which ends before its lease is granted reports what it did, as
+// a turn of a store does: here one attempt, which is refused.
+func TestCutTurnsCount(t *testing.T) {
+	strategies(t, func(t *testing.T, s bench.Strategy) {
+		if s.System != sysLeaseRow && s.System != sysLeader && s.System != sysJob {
+			t.Skip("not applicable: whether a cancelled turn has sent its request depends on the library")
+		}
+		c := open(t, s, 2, 1)
+		h, err := c.acquire(t.Context(), 0, 0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		turn, err := c.Turn(ctx, 1, 0)
+		if !errors.Is(err, context.Canceled) || turn.Attempts != 1 || len(turn.Lost) != 1 || turn.Calls < 1 || turn.Waited <= 0 {
+			t.Errorf("got %+v, %v, want one refused attempt", turn, err)
+		}
+		if err := errors.Join(h.write(t.Context()), h.release(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // TestSlices checks that no lease is left behind when the contexts of all contenders end together,
 // as they do at the end of a round.
 func TestSlices(t *testing.T) {
@@ -249,6 +278,31 @@ func TestPauseAndWake(t *testing.T) {
 			t.Errorf("the lease of %v was taken over after %v", woke.TTL, took)
 		}
 		t.Logf("stored: %v; the paused holder gets %q; taken over after %v of %v", woke.Stored, woke.Answer, woke.Takeover, woke.TTL)
+	})
+}
+
+// TestRest checks that etcd's server is stopped between the parts that have contests, and that a
+// contest after that starts it again.
+func TestRest(t *testing.T) {
+	strategies(t, func(t *testing.T, s bench.Strategy) {
+		if s.System != sysEtcd {
+			t.Skip("not applicable: it has no server of its own")
+		}
+		for range 2 {
+			made, err := s.New(t.Context(), 1, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := made.Turn(t.Context(), 0, 0); err != nil {
+				t.Error(err)
+			}
+			if err := errors.Join(made.Close(), target.Rest()); err != nil {
+				t.Fatal(err)
+			}
+			if stack := running("go.etcd.io/etcd"); stack != "" {
+				t.Fatalf("etcd runs on: %s", stack)
+			}
+		}
 	})
 }
 

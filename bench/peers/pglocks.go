@@ -56,7 +56,7 @@ func (db *database) advisoryLock(try bool) func(context.Context, int, int) (benc
 			if err != nil {
 				// A cancelled request may have taken the lock.
 				discard(session)
-				return nil, err
+				return h, err
 			}
 			return h, nil
 		}
@@ -81,7 +81,7 @@ func (db *database) rowLock(ctx context.Context, contenders, leases int) (bench.
 		}
 		if _, err := tx.Exec(ctx, "SELECT FROM lock_row WHERE contest = $1 AND lease = $2 FOR UPDATE", e.id, lease); err != nil {
 			tx.Rollback(context.WithoutCancel(ctx))
-			return nil, err
+			return &holding{attempts: 1}, err
 		}
 		return &holding{
 			attempts: 1,

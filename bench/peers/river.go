@@ -165,13 +165,13 @@ func (r *riverDriver) leader(ctx context.Context, contenders, leases int) (bench
 		for {
 			notified, err := listeners[lease].notified()
 			if err != nil {
-				return nil, err
+				return h, err
 			}
 			h.attempts++
 			began := time.Now()
 			term, err := r.elect(context.WithoutCancel(ctx), schema(lease), id, ttl)
 			if err != nil {
-				return nil, err
+				return h, err
 			}
 			if term != nil {
 				h.write = func(ctx context.Context) error { return e.insert(ctx, r.db.pool, lease) }
@@ -193,7 +193,7 @@ func (r *riverDriver) leader(ctx context.Context, contenders, leases int) (bench
 				err = sleep(ctx, riverAfterResign)
 			}
 			if err != nil {
-				return nil, err
+				return h, err
 			}
 		}
 	}
@@ -244,7 +244,7 @@ func (r *riverDriver) jobs(ctx context.Context, contenders, leases int) (bench.C
 		for {
 			notified, err := l.notified()
 			if err != nil {
-				return nil, err
+				return h, err
 			}
 			h.attempts++
 			began := time.Now()
@@ -252,7 +252,7 @@ func (r *riverDriver) jobs(ctx context.Context, contenders, leases int) (bench.C
 				ClientID: fmt.Sprintf("contender-%d", contender), MaxAttemptedBy: 100, MaxToLock: 1, Queue: queue(lease), Schema: riverJobs,
 			})
 			if err != nil {
-				return nil, err
+				return h, err
 			}
 			if len(claimed.Jobs) == 1 {
 				job := claimed.Jobs[0]
@@ -273,7 +273,7 @@ func (r *riverDriver) jobs(ctx context.Context, contenders, leases int) (bench.C
 			}
 			h.lost = append(h.lost, time.Since(began))
 			if _, err := wait(ctx, notified, riverFetchPoll); err != nil {
-				return nil, err
+				return h, err
 			}
 		}
 	}

@@ -32,12 +32,20 @@ func Compare(w io.Writer, a, b bench.Report) (Difference, error) {
 		d.write(&out, show.verdict, show.about)
 	}
 	d.writeFew(&out)
+	d.writeMetrics(&out)
+	reason := "B did not measure their part or their system"
+	if a.Scale != b.Scale {
+		reason = "the scales differ"
+	}
 	for _, only := range []struct {
-		in  string
-		all []bench.Result
-	}{{"A", d.OnlyA}, {"B", d.OnlyB}} {
+		in, about string
+		all       []bench.Result
+	}{
+		{"lost in B", " (B measured the same part of the same system, and has no such result, or one of another size)", d.Lost},
+		{"only in A", " (" + reason + ")", d.OnlyA}, {"only in B", "", d.OnlyB},
+	} {
 		if len(only.all) > 0 {
-			fmt.Fprintf(&out, "\nonly in %s: %s\n", only.in, count(len(only.all), "result"))
+			fmt.Fprintf(&out, "\n%s: %s%s\n", only.in, count(len(only.all), "result"), only.about)
 		}
 		for _, r := range only.all {
 			fmt.Fprintf(&out, "  %s\n", plain(name(r)))
@@ -82,13 +90,24 @@ func (c Change) relative() float64 {
 }
 
 func (d Difference) writeFew(out *strings.Builder) {
-	few := d.Of(TooFew)
+	few := slices.DeleteFunc(d.Of(TooFew), func(c Change) bool { return c.A == c.B })
 	if len(few) == 0 {
 		return
 	}
 	fmt.Fprintf(out, "\ntoo few samples to say: %d; each side needs %d rounds or more (--rounds)\n", len(few), roundsFor(falseDiscoveries))
 	for _, c := range few {
 		fmt.Fprintf(out, "  %s: %s (%d, %d samples)\n", plain(name(c.Result)), plain(c.Metric), c.NA, c.NB)
+	}
+}
+
+// writeMetrics lists the metrics that cannot be compared: one line for each metric and reason.
+func (d Difference) writeMetrics(out *strings.Builder) {
+	if len(d.Metrics) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "\nmetrics that are not compared: %d\n", len(d.Metrics))
+	for _, m := range d.Metrics {
+		fmt.Fprintf(out, "  %s: %s: %s\n", plain(name(m.Result)), plain(m.Metric), plain(m.Reason))
 	}
 }
 

@@ -24,7 +24,7 @@ type Plot struct {
 var plots = []Plot{
 	{Part: "cas", X: "contenders", Y: []string{bench.Rate, "winner p50", "winner p99", "loser p50", "attempts per win"}},
 	{Part: "pause", Y: []string{"takeover"}, Bars: true},
-	{Part: "handover", X: "standbys", Y: []string{"next grant p50", "next grant p95", "requests per *"}, Bars: true},
+	{Part: "handover", X: "standbys", Y: []string{"next grant", "next grant p95", "requests per *"}, Bars: true},
 	{
 		Part: "commit", X: "writers", Y: []string{"of hand-written", "of *", bench.Rate, "latency p50"},
 		Caption: "1 is the side that the ratio names, through the same client, measured in turn with the store.",

@@ -17,7 +17,8 @@ const lineWidth = 132 // columns: a wide terminal, and a page of a text editor
 
 // Text writes the report for a terminal. Each group has a table for each plotted metric, with a row
 // for each setting and a column for each system and side, and then one table for the other metrics
-// with a row for each result. A figure is the median of its samples.
+// with a row for each result. A figure is the median of its samples, or their maximum where the
+// metric is one, followed by the least and the largest sample.
 func Text(w io.Writer, r bench.Report) error {
 	v := newView(r)
 	var b strings.Builder
@@ -27,6 +28,7 @@ func Text(w io.Writer, r bench.Report) error {
 		fmt.Fprintf(&b, "%s\n", plain(v.Command))
 	}
 	fmt.Fprintf(&b, "on %s\n", plain(machine(v.Machine)))
+	b.WriteString("Figures are medians of their samples, or maxima where they say max, longest or slowest; in parentheses the least and the largest sample.\n")
 	v.textSystems(&b)
 	v.textRemarks(&b, v.GeneralFaults(), v.GeneralNotes())
 	for _, p := range v.Parts {
@@ -141,19 +143,22 @@ func (v *view) mark(s side) string {
 func cellOf(results []bench.Result, params map[string]string, s side, c column) string {
 	for _, r := range results {
 		if sideOf(r) == s && maps.Equal(r.Params, params) {
-			if m, ok := c.of(r); ok {
-				return number(m.Value())
-			}
+			return value(r, c)
 		}
 	}
 	return ""
 }
 
+// value formats a figure with the range of its samples, "3,310 (3,100–3,420)".
 func value(r bench.Result, c column) string {
-	if m, ok := c.of(r); ok {
-		return number(m.Value())
+	m, ok := c.of(r)
+	if !ok {
+		return ""
 	}
-	return ""
+	if least, most := number(slices.Min(m.Samples)), number(slices.Max(m.Samples)); least != most {
+		return number(m.Value()) + " (" + least + "–" + most + ")"
+	}
+	return number(m.Value())
 }
 
 // write writes a table whose first row is its head and whose first column names the rows. It splits

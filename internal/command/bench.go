@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -37,16 +38,21 @@ it afterwards; --engine some of them, or memory. One that this machine lacks is 
 report that says so; where CI is set it is a failure. Figures of emulators are shown apart.
 
 --store URL measures an engine of yours. The benchmark makes runs of its own there, and they
-stay: name a store that is made for the purpose.
+stay: name a store that is made for the purpose. TAPE_STORE is not read, so that no run writes
+by accident into the store that other commands use. A password need not be in the URL, where
+the list of processes shows it: Postgres and AlloyDB take it from PGPASSWORD, from the file of
+PGPASSFILE or from ~/.pgpass.
 
 --scale smoke takes seconds and measures nothing but that everything works, standard 12
 to 15 minutes for --all on two cores, full some hours. --rounds is the number of samples of
-each metric: bench compare needs four to see a change, and more where it compares many.
+each metric, on emulators too, which otherwise have half of the scale's number: bench compare
+needs four to see a change, and more where it compares many.
 
 --format text and json go to standard output, or to the file of --out. --format html writes
 one page that needs nothing else to the file of --out (bench.html), and the raw samples beside
-it with the extension .json. Ctrl-C ends a run early, with status 1, and what was measured is
-reported.`,
+it with the extension .json. A file is replaced once the report is complete; --out may also name
+a device or a pipe. A report that cannot be written is printed as text. Ctrl-C ends a run early,
+with status 1, and what was measured is reported.`,
 		Example: `  tapestore bench --all --format html
   tapestore bench cas commit --engine sqlite,postgres
   tapestore bench --store postgres://tape@db.internal/bench --format json --out after.json
@@ -109,13 +115,20 @@ func runBench(ctx context.Context, cmd *cobra.Command, given benchFlags, parts [
 		return err
 	}
 	given.complete(&report, machine, parts)
-	if err := out.write(report); err != nil {
-		return err
+	return errors.Join(finishBench(out, cmd.ErrOrStderr(), report), interruption(ctx))
+}
+
+// finishBench writes a report, and returns the error that determines the exit status. The error
+// names every fault, also if the report cannot be written.
+func finishBench(out *benchOutput, stderr io.Writer, report bench.Report) error {
+	wrote, err := out.write(report)
+	for _, path := range wrote {
+		fmt.Fprintln(stderr, "wrote", path)
 	}
-	for _, path := range out.paths() {
-		fmt.Fprintln(cmd.ErrOrStderr(), "wrote", path)
+	if err != nil && len(wrote) == 0 {
+		err = errors.Join(err, out.rescue(stderr, report))
 	}
-	return errors.Join(judgeBench(report), interruption(ctx))
+	return errors.Join(err, judgeBench(report))
 }
 
 func interruption(ctx context.Context) error {
@@ -166,7 +179,7 @@ func (given benchFlags) scaled() (bench.Scale, error) {
 		return bench.Scale{}, fmt.Errorf("--rounds is %d; it is 1 or more, or 0 for the scale's number", given.rounds)
 	}
 	if given.rounds > 0 {
-		scale.Rounds = given.rounds
+		scale.Rounds, scale.ExactRounds = given.rounds, true
 	}
 	return scale, nil
 }

@@ -3,9 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,7 +14,8 @@ import (
 	"github.com/tapestore/tapestore/conformance/version"
 )
 
-// errWorse reports that bench compare --fail found a metric that became worse.
+// errWorse reports that bench compare --fail found a metric that became worse, or that the second
+// report hides whether one did.
 var errWorse = errors.New("the second report is worse")
 
 // complete adds to a report what the runner does not know, and hides the secrets of a store's URL.
@@ -79,107 +78,21 @@ func judgeBench(r bench.Report) error {
 	return errors.Join(faults...)
 }
 
-// benchOutput is the destination of a report. Its temporary files are created before the run, so
-// that an unwritable directory is found before hours of measuring, and renamed after it.
-type benchOutput struct {
-	stdout io.Writer
-	files  []benchFile
-}
-
-type benchFile struct {
-	path  string
-	temp  *os.File
-	write func(io.Writer, bench.Report) error
-}
-
-// benchFormats are the functions that write a report, by the name of the format.
-var benchFormats = map[string]func(io.Writer, bench.Report) error{"text": show.Text, "json": show.JSON, "html": show.HTML}
-
-func newBenchOutput(stdout io.Writer, format, path string) (*benchOutput, error) {
-	write, ok := benchFormats[format]
-	if !ok {
-		return nil, fmt.Errorf("--format is %q; it is text, json or html", format)
-	}
-	if format == "html" && path == "" {
-		path = "bench.html"
-	}
-	o := &benchOutput{stdout: stdout}
-	if path == "" {
-		o.files = []benchFile{{write: write}}
-		return o, nil
-	}
-	o.files = []benchFile{{path: path, write: write}}
-	if format == "html" {
-		beside := strings.TrimSuffix(path, filepath.Ext(path)) + ".json"
-		if beside == path {
-			return nil, fmt.Errorf("--out is %q, the name of the raw samples beside the page; name the page, such as bench.html", path)
-		}
-		o.files = append(o.files, benchFile{path: beside, write: show.JSON})
-	}
-	for i := range o.files {
-		f := &o.files[i]
-		if info, err := os.Stat(f.path); err == nil && info.IsDir() {
-			o.discard()
-			return nil, fmt.Errorf("--out: %s is a directory", f.path)
-		}
-		var err error
-		if f.temp, err = os.CreateTemp(filepath.Dir(f.path), ".tapestore-bench-"); err != nil {
-			o.discard()
-			return nil, fmt.Errorf("--out: %w", err)
-		}
-	}
-	return o, nil
-}
-
-// write writes the report to all files, then renames them.
-func (o *benchOutput) write(r bench.Report) error {
-	for _, f := range o.files {
-		if f.temp == nil {
-			return f.write(o.stdout, r)
-		}
-		// A temporary file is private; a report should have the usual permissions.
-		if err := errors.Join(f.write(f.temp, r), f.temp.Chmod(0o644), f.temp.Close()); err != nil {
-			return fmt.Errorf("%s: %w", f.path, err)
-		}
-	}
-	for _, f := range o.files {
-		if err := os.Rename(f.temp.Name(), f.path); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// discard removes the temporary files that were not renamed.
-func (o *benchOutput) discard() {
-	for _, f := range o.files {
-		if f.temp != nil {
-			_ = f.temp.Close()
-			_ = os.Remove(f.temp.Name()) // after write the file does not exist
-		}
-	}
-}
-
-// paths returns the names of the files.
-func (o *benchOutput) paths() (all []string) {
-	for _, f := range o.files {
-		if f.path != "" {
-			all = append(all, f.path)
-		}
-	}
-	return all
-}
-
 func newBenchCompareCommand() *cobra.Command {
 	var fail bool
 	cmd := &cobra.Command{
 		Use:   "compare A.json B.json",
 		Short: "Report what changed between two runs, beyond the noise of their samples",
 		Long: `Compare two reports of bench --format json, or the files beside its pages. Results are matched
-by part, group, system, side and setting, and the samples of each metric are compared by the
+by part, group, system, side and setting, and by the size that was reached where time for it was
+limited: two sizes of which one is more than twice the other are not compared. The samples of each metric are compared by the
 Mann-Whitney U test, which assumes nothing about their distribution. So many tests find some
 differences by chance: of those reported as changes at most 5 % are expected to be (Benjamini
-and Hochberg). With less than four samples on a side no change can be seen.`,
+and Hochberg). With less than four samples on a side no change can be seen.
+
+--fail also ends with status 1 if B has faults, if its run was interrupted, or if it lacks results
+of A although it measured their part of their system at the same scale. Results that B was not
+to measure, because its scale, parts or engines are others, are listed and do not fail.`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var reports [2]bench.Report
@@ -198,12 +111,12 @@ and Hochberg). With less than four samples on a side no change can be seen.`,
 			if err != nil {
 				return err
 			}
-			if n := len(found.Of(show.Worse)); fail && n > 0 {
-				return fmt.Errorf("%w by %d of its metrics", errWorse, n)
+			if failures := found.Failures(); fail && len(failures) > 0 {
+				return fmt.Errorf("%w: %s", errWorse, strings.Join(failures, ", "))
 			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&fail, "fail", false, "end with status 1 if something became worse")
+	cmd.Flags().BoolVar(&fail, "fail", false, "end with status 1 if something became worse, or results are lost")
 	return cmd
 }

@@ -197,6 +197,13 @@ func TestBenchCompare(t *testing.T) {
 	if out, _, err := benchRun(t.Context(), "compare", "--fail", slow, fast); err != nil || !strings.Contains(out, "improved: 1") {
 		t.Errorf("--fail, improved: got %v and %s", err, out)
 	}
+	empty := filepath.Join(dir, "empty.json")
+	if err := os.WriteFile(empty, []byte(`{"Format": 1, "Parts": ["cas"], "Systems": [{"Name": "memory"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := benchRun(t.Context(), "compare", "--fail", slow, empty); !errors.Is(err, errWorse) || !strings.Contains(err.Error(), "it lacks 1 result") {
+		t.Errorf("--fail, a lost result: got %v", err)
+	}
 	broken := filepath.Join(dir, "broken.json")
 	if err := os.WriteFile(broken, []byte(`{"Format": 99}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -228,6 +235,18 @@ func TestBenchProgress(t *testing.T) {
 	}
 	if _, ok := remaining(0.01, time.Minute); ok {
 		t.Error("there is an estimate at the begin")
+	}
+}
+
+// An explicit number of rounds is the number on emulators too.
+func TestBenchRounds(t *testing.T) {
+	t.Parallel()
+	scale, err := benchFlags{scale: "standard", rounds: 7}.scaled()
+	if err != nil || scale.Rounds != 7 || !scale.ExactRounds {
+		t.Errorf("got %d rounds, exact: %v, %v", scale.Rounds, scale.ExactRounds, err)
+	}
+	if scale, err := (benchFlags{scale: "standard"}).scaled(); err != nil || scale.ExactRounds {
+		t.Errorf("the scale's rounds are exact: %v", err)
 	}
 }
 

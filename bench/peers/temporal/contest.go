@@ -18,8 +18,9 @@ import (
 	"github.com/tapestore/tapestore/bench"
 )
 
-// payload is the task that a turn stores. It has the length of the benchmark's own event.
-var payload = bytes.Repeat([]byte("x"), 100)
+// payload is the task that a turn stores. It has the length of the event that a turn of a store
+// commits.
+var payload = bytes.Repeat([]byte("x"), bench.TurnBytes)
 
 // pauseAtMost bounds the pause after a lost attempt: 10 ms. Each pause is random below it, as for
 // the other peers that poll.
@@ -111,6 +112,7 @@ func (c *contest) Turn(ctx context.Context, contender, lease int) (turn bench.Tu
 	began := time.Now()
 	for {
 		if err := ctx.Err(); err != nil {
+			turn.Waited = time.Since(began)
 			return turn, err
 		}
 		turn.Attempts++

@@ -10,7 +10,7 @@ import (
 	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 )
 
-func init() { engines.RegisterPeers(attach) }
+func init() { engines.RegisterPeers(system, attach) }
 
 const system = "temporal shard"
 
