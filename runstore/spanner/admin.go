@@ -85,7 +85,8 @@ func (s *engine) withClient(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// describe returns the database's description, nil if the account may not read it, or errMissing.
+// describe returns the database's description, nil if the account may not read it, or errMissing. It
+// stores the database's creation time in s.created.
 func (s *engine) describe(ctx context.Context, client *database.DatabaseAdminClient) (found *databasepb.Database, err error) {
 	err = s.retry(ctx, func(ctx context.Context) (err error) {
 		found, err = client.GetDatabase(ctx, &databasepb.GetDatabaseRequest{Name: s.opts.database()})
@@ -97,6 +98,9 @@ func (s *engine) describe(ctx context.Context, client *database.DatabaseAdminCli
 		}
 		return err
 	})
+	if created := found.GetCreateTime(); err == nil && created != nil {
+		s.created = created.AsTime().Format(time.RFC3339Nano)
+	}
 	return found, err
 }
 
@@ -172,9 +176,6 @@ func (s *engine) check(ctx context.Context, client *database.DatabaseAdminClient
 		r.Fail("database", "has the PostgreSQL dialect", "give the store a database in the GoogleSQL dialect")
 		return
 	default:
-		if created := found.GetCreateTime(); created != nil {
-			s.created = created.AsTime().Format(time.RFC3339Nano)
-		}
 		r.OK("database", "%s, GoogleSQL, versions kept for %s", strings.ToLower(found.GetState().String()), orUnknown(found.GetVersionRetentionPeriod()))
 	}
 	p, err := s.plan(ctx, client)

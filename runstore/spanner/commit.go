@@ -10,13 +10,11 @@ import (
 // Commit implements adapter.Core. It sends one statement that reads the state to decide on, then
 // the commit.
 func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
-	if err := s.transact(ctx, "commit", commits(batch, &done)); err != nil {
-		return done, err
-	}
-	if batch.Purge {
-		s.deletePurgedNow(ctx, batch.Run())
-	}
-	return done, nil
+	purged := purgedBy(batch)
+	s.purger.claim(purged)
+	err = s.transact(ctx, "commit", commits(batch, &done))
+	s.afterPurges(ctx, err, purged)
+	return done, err
 }
 
 // CommitMulti implements runstore.MultiCommitter. All batches share one transaction.
@@ -28,13 +26,12 @@ func (s *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]r
 		requests[i] = commits(b, &done[i])
 		requests[i].multiCommitID = multiCommitID
 	}
-	if err := s.transact(ctx, "commit-multi", requests...); err != nil {
+	purged := purgedBy(batches...)
+	s.purger.claim(purged)
+	err := s.transact(ctx, "commit-multi", requests...)
+	s.afterPurges(ctx, err, purged)
+	if err != nil {
 		return nil, err
-	}
-	for _, b := range batches {
-		if b.Purge {
-			s.deletePurgedNow(ctx, b.Run())
-		}
 	}
 	return done, nil
 }

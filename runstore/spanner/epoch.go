@@ -78,7 +78,7 @@ func (s *engine) raise(ctx context.Context, reason string, wanted func(*storeRow
 	err := s.retry(tracker.watch(ctx), func(ctx context.Context) error {
 		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
 			now = storeRow{}
-			err := s.oneRow(tx.QueryWithOptions(ctx, spanner.Statement{SQL: sqlEpochRead}, s.query("store")), func(row *spanner.Row) error {
+			err := tx.QueryWithOptions(ctx, spanner.Statement{SQL: sqlEpochRead}, s.query("store")).Do(func(row *spanner.Row) error {
 				return row.ToStruct(&now)
 			})
 			if err != nil {

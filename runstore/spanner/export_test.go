@@ -55,6 +55,13 @@ func (s *Store) SetPurgeBatch(n int) {
 	s.engine.purgeBatch = n
 }
 
+// SetPurgedPage changes how many purged runs are listed at a time. The handle must not be in use
+// yet.
+func (s *Store) SetPurgedPage(n int) {
+	s.engine.background.Wait()
+	s.engine.purgedPage = n
+}
+
 // MoveEntry moves the entry of a lease's run as a scan that has seen the lease does.
 func (s *Store) MoveEntry(l runstore.Lease) {
 	k := keyOf(l.Run)
@@ -83,6 +90,18 @@ func KeyOf(id runstore.RunID) (hash, shard int64) {
 	k := keyOf(id)
 	return k.hash, k.shard
 }
+
+// SkipGaps returns the position at which a reader behind after begins, once the gaps were added.
+func SkipGaps(after runstore.Position, added ...[2]runstore.Position) runstore.Position {
+	var g gaps
+	for _, one := range added {
+		g.add(one[0], one[1])
+	}
+	return g.skip(after)
+}
+
+// MaxGaps is how many gaps of the feed a handle keeps.
+const MaxGaps = maxGaps
 
 // FeedShard returns the shard of the feed that a slot is in.
 func FeedShard(slot int64) int64 { return feedShard(slot, shards) }

@@ -25,7 +25,7 @@ const maxFeedRows = 10_000
 // feedPage reads a page of events behind a position. end reports that no row followed the page at
 // the time of the read.
 func (s *engine) feedPage(ctx context.Context, after runstore.Position, limit int) (events []runstore.FeedEvent, end bool, err error) {
-	for from, most := after, int64(limit)+1; ; most *= 4 {
+	for from, most := s.gaps.skip(after), int64(limit)+1; ; most *= 4 {
 		window, rank := split(from)
 		asked := rank + most
 		stmt := spanner.Statement{SQL: sqlFeedPage, Params: map[string]any{"committed": s.windows.begin(window), "limit": asked}}
@@ -66,10 +66,14 @@ func (s *engine) feedPage(ctx context.Context, after runstore.Position, limit in
 			return events, early || rows < asked && !full, err
 		case !stands && after > 0:
 			return nil, true, s.storeBehind(ctx, after)
-		case rows < asked || last <= from:
+		case last <= from:
 			return nil, true, nil
 		}
-		from, most = last, min(most, maxFeedRows/4) // a page of rows without events
+		s.gaps.add(from, last) // a page of rows without events
+		if rows < asked {
+			return nil, true, nil
+		}
+		from, most = last, min(most, maxFeedRows/4)
 	}
 }
 

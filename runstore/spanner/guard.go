@@ -2,14 +2,12 @@ package spanner
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"cloud.google.com/go/spanner"
-	"google.golang.org/api/iterator"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
@@ -33,10 +31,8 @@ type guarded struct {
 	records        map[runstore.RecordKey]*record
 }
 
-// result is a row of Writes: the stored result of an earlier write.
+// result is a row of Writes without its key: the stored result of an earlier write.
 type result struct {
-	Callers   bool
-	ID        []byte `spanner:"Id"`
 	FirstSeq  int64
 	LastSeq   int64
 	Time      time.Time
@@ -157,26 +153,19 @@ func (s *engine) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, ru
 		params["shard_"+n] = a.key.shard
 	}
 	began := s.here.Read()
-	rows := tx.QueryWithOptions(ctx, spanner.Statement{SQL: shape.text(), Params: params}, s.query("guard"))
-	defer rows.Stop()
 	var all []*guarded
-	for {
-		row, err := rows.Next()
-		if errors.Is(err, iterator.Done) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, err
-		}
+	err := tx.QueryWithOptions(ctx, spanner.Statement{SQL: shape.text(), Params: params}, s.query("guard")).Do(func(row *spanner.Row) error {
 		g := &guarded{key: runs[len(all)].key, ring: s.ring, feedShards: s.feedShards, sentAt: began, records: map[runstore.RecordKey]*record{}}
 		if err := row.ToStructLenient(g); err != nil {
-			return nil, err
+			return err
 		}
 		for _, r := range g.Records {
 			g.records[runstore.RecordKey(r.Key)] = r
 		}
 		all = append(all, g)
-	}
+		return nil
+	})
+	return all, err
 }
 
 // head returns the run's head, or ErrNotFound if there is no run or it was purged.

@@ -9,7 +9,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// head is a run's row, as sql/write_guard.sql and the statements that read runs select it.
+// head is a run's row, as sql/write_guard.sql selects it. The statements that read runs select only
+// the columns that callers see.
 type head struct {
 	Run           []byte
 	Status        int64

@@ -22,16 +22,17 @@ type scanKind struct {
 	heads  bool // with an index of records; those of runs always have them
 }
 
+// scans has the statement of each kind of scan.
 var scans = map[scanKind]string{
-	{}:                              sqlIndexPage,
-	{newest: true}:                  sqlIndexPageBack,
-	{heads: true}:                   sqlIndexPageHeads,
-	{heads: true, newest: true}:     sqlIndexPageHeadsBack,
-	{index: runstore.IndexRuns}:     sqlRunsPage,
-	{index: runstore.IndexRunnable}: sqlRunnablePage,
+	{}:                          sqlFiles.Statement("index_page"),
+	{newest: true}:              sqlFiles.Statement("index_page", "newest"),
+	{heads: true}:               sqlFiles.Statement("index_page", "heads"),
+	{heads: true, newest: true}: sqlFiles.Statement("index_page", "heads", "newest"),
 
-	{index: runstore.IndexRuns, newest: true}:     sqlRunsPageBack,
-	{index: runstore.IndexRunnable, newest: true}: sqlRunnablePageBack,
+	{index: runstore.IndexRuns}:                   sqlFiles.Statement("runs_page"),
+	{index: runstore.IndexRuns, newest: true}:     sqlFiles.Statement("runs_page", "newest"),
+	{index: runstore.IndexRunnable}:               sqlFiles.Statement("runnable_page"),
+	{index: runstore.IndexRunnable, newest: true}: sqlFiles.Statement("runnable_page", "newest"),
 }
 
 // entry is a row of a scan.
@@ -52,8 +53,8 @@ type entry struct {
 	Head         []*head
 	Summary      []*record
 	SummaryValue []byte
-	Purged       spanner.NullBool
-	Held         spanner.NullBool // the run's lease is live at the scan's upper bound
+	Purged       spanner.NullBool // in an index of records: the run is being purged
+	Held         spanner.NullBool // in the index of runnable runs: the lease is live at the scan's upper bound
 }
 
 // ScanIndex implements adapter.Core.
@@ -95,7 +96,7 @@ func (s *engine) scan(ctx context.Context, bound spanner.TimestampBound, q runst
 			if last.Purged.Bool {
 				return true, nil
 			}
-			if q.Index == runstore.IndexRunnable && last.Held.Bool { // renewed since the entry was written
+			if last.Held.Bool { // renewed since the entry was written
 				stale = append(stale, seenGrant{last.O3, last.Run, last.Head[0].Token, last.Head[0].GrantID})
 				return true, nil
 			}

@@ -48,7 +48,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 		case err != nil:
 			return created, err
 		case stillPurging: // rows of the purged run are still being deleted
-			if err := s.deletePurged(ctx, spec.ID); err != nil {
+			if err := s.deletePurged(ctx, spec.ID, false); err != nil {
 				return created, err
 			}
 			continue

@@ -5,10 +5,8 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
-	"time"
 
 	"cloud.google.com/go/spanner"
 	database "cloud.google.com/go/spanner/admin/database/apiv1"
@@ -19,9 +17,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/sqlfile"
 )
 
 //go:embed schema/*.sql
@@ -36,17 +36,8 @@ var schema embed.FS
 var migrations = readMigrations()
 
 func readMigrations() (all [][]string) {
-	files, err := fs.Glob(schema, "schema/*.sql")
-	if err != nil {
-		panic(err)
-	}
-	slices.Sort(files)
-	for _, file := range files {
-		text, err := schema.ReadFile(file)
-		if err != nil {
-			panic(err)
-		}
-		all = append(all, statements(string(text)))
+	for _, step := range sqlfile.Steps(schema) {
+		all = append(all, statements(step.Text))
 	}
 	return all
 }
@@ -72,28 +63,17 @@ func statements(text string) (all []string) {
 // ctx bounds a creation.
 func (s *engine) ensure(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
 	for {
-		var found *databasepb.Database
-		err := s.retry(ctx, func(ctx context.Context) (err error) {
-			found, err = admin.GetDatabase(ctx, &databasepb.GetDatabaseRequest{Name: s.opts.database()})
-			switch status.Code(err) {
-			case codes.NotFound:
-				return errMissing
-			case codes.PermissionDenied:
-				s.opts.Logger.Warn("spanner: the account may not read when the database was created (spanner.databases.get): a restore under the same name is not noticed",
-					"database", s.opts.database())
-				found, err = &databasepb.Database{}, nil
-			}
-			return err
-		})
+		found, err := s.describe(ctx, admin)
 		switch {
+		case err == nil && found == nil:
+			s.opts.Logger.Warn("spanner: the account may not read when the database was created (spanner.databases.get): a restore under the same name is not noticed",
+				"database", s.opts.database())
+			return nil
 		case err == nil && found.GetState() != databasepb.Database_CREATING:
-			if created := found.GetCreateTime(); created != nil {
-				s.created = created.AsTime().Format(time.RFC3339Nano)
-			}
 			return nil
 		case err == nil: // another handle is creating it
-			if err := pause(ctx, outcome.MaxPause); err != nil {
-				return err
+			if !pace.Pause(ctx, outcome.MaxPause) {
+				return ctx.Err()
 			}
 		case !errors.Is(err, errMissing):
 			return err
@@ -110,18 +90,6 @@ func (s *engine) ensure(ctx context.Context, admin *database.DatabaseAdminClient
 
 // errMissing reports that the database does not exist.
 var errMissing = outcome.WithKind(runstore.ErrNotFound, errors.New("spanner: there is no such database"))
-
-// pause blocks for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
 
 // create creates the database, and on an emulator its instance too.
 func (s *engine) create(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
@@ -166,9 +134,15 @@ func (s *engine) createInstance(ctx context.Context, options []option.ClientOpti
 	return err
 }
 
-// migrate brings the schema to the version of this program: one batch of DDL statements, then one
-// transaction that records the versions. Every statement can be repeated, so several replicas may
-// migrate at once, and one may be killed at any point.
+// feedRefers is the version of the schema since which a row of Feed only refers to its event. The
+// migration to this version empties the older rows before it records the version, and programs of
+// older versions can no longer write then, so a database of this version has no other rows.
+const feedRefers = 4
+
+// migrate brings the schema to the version of this program: one batch of DDL statements, the update
+// that empties the rows of Feed if they may hold events, then one transaction that records the
+// versions. Every statement can be repeated, so several replicas may migrate at once, and one may be
+// killed at any point.
 func (s *engine) migrate(ctx context.Context, admin *database.DatabaseAdminClient) error {
 	version, err := s.version(ctx)
 	if err != nil {
@@ -203,7 +177,7 @@ func (s *engine) migrate(ctx context.Context, admin *database.DatabaseAdminClien
 		}
 		return err
 	}
-	if version > 0 {
+	if version > 0 && version < feedRefers {
 		if _, err := s.client.PartitionedUpdateWithOptions(ctx, spanner.Statement{SQL: sqlSchemaEmptyFeed}, s.query("migrate")); err != nil {
 			return err
 		}

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	client "cloud.google.com/go/spanner"
+	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc/codes"
 
+	spanneremulator "github.com/tapestore/tapestore/emulators/spanner"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/spanner"
 )
@@ -119,7 +122,18 @@ func TestMigrate(t *testing.T) {
 		t.Run(fmt.Sprintf("from version %d", version), func(t *testing.T) {
 			t.Parallel()
 			p := ofVersion(t, version)
+			var updates atomic.Int64
+			watched := p.server.Refuse(0, codes.Unavailable, func(c spanneremulator.Call) bool {
+				if r, ok := c.Request.(*spannerpb.ExecuteSqlRequest); ok && c.Database == p.String() && strings.HasPrefix(r.GetSql(), "UPDATE Feed") {
+					updates.Add(1)
+				}
+				return false
+			})
 			together(t, p, 3)
+			watched.Stop()
+			if n := updates.Load(); (n > 0) != (version < 4) {
+				t.Errorf("%d updates read all rows of the feed, want some only from versions below 4", n)
+			}
 			if n := count(t, raw(t, p), "SELECT MAX(Version) FROM TapestoreSchema"); n != int64(len(spanner.Migrations())) {
 				t.Errorf("got version %d of the schema, want %d", n, len(spanner.Migrations()))
 			}

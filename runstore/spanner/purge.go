@@ -2,13 +2,12 @@ package spanner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"time"
 
 	"cloud.google.com/go/spanner"
-	"google.golang.org/api/iterator"
 	"google.golang.org/grpc/codes"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -18,7 +17,7 @@ import (
 // A purge has two steps. First one mutation marks the run's row (a tombstone): from then on there
 // is no run, and scans and the feed omit its remaining rows. Then the rows are deleted in
 // transactions of bounded size: by the purging call, by a call that creates the run anew, or by
-// the next handle that is opened.
+// the purger (purger.go).
 //
 // Events are deleted from the last to the first, and each transaction lowers the row's LastSeq.
 // So a handle that continues a purge begins where the last one ended, and no transaction scans
@@ -46,22 +45,46 @@ func (e *edit) purge() {
 // lower.
 const purgeBatch = 1000
 
-// deletePurgedNow deletes a purged run's rows. It only logs an error, because the purge itself is
-// committed already.
-func (s *engine) deletePurgedNow(ctx context.Context, id runstore.RunID) {
-	if err := s.deletePurged(ctx, id); err != nil {
-		s.opts.Logger.Warn("spanner: the rows of a purged run are still there, and are deleted when the store is opened next", "run", id, "error", err)
+// purgedBy returns the runs that batches purge.
+func purgedBy(batches ...runstore.Batch) (ids []runstore.RunID) {
+	for _, b := range batches {
+		if b.Purge {
+			ids = append(ids, b.Run())
+		}
+	}
+	return ids
+}
+
+// afterPurges deletes the rows of the runs that a call has purged, and starts the purger for what is
+// left of these and of other purges. failed is the error of the call, whose outcome may be unknown.
+// afterPurges returns no error, because the purges themselves are committed already.
+func (s *engine) afterPurges(ctx context.Context, failed error, ids []runstore.RunID) {
+	for _, id := range ids {
+		if failed == nil {
+			if err := s.deletePurged(ctx, id, false); err != nil {
+				s.opts.Logger.Warn("spanner: the rows of a purged run are still there, and are deleted in the background", "run", id, "error", err)
+			}
+		}
+		s.purger.endClaim(id)
+	}
+	if len(ids) > 0 && runstore.OutcomeOf(failed) != runstore.NotApplied {
+		s.startPurger(minPurgerPause)
 	}
 }
 
-// deletePurged deletes a purged run's rows, if any are left.
-func (s *engine) deletePurged(ctx context.Context, id runstore.RunID) error {
+// deletePurged deletes a purged run's rows, if any are left. If yields is set, it returns
+// errContended after a transaction that was aborted.
+func (s *engine) deletePurged(ctx context.Context, id runstore.RunID, yields bool) error {
 	c := purgeProgress{s: s, key: keyOf(id)}
 	for more := true; more; {
 		var next purgeProgress
 		err := s.retry(ctx, func(ctx context.Context) error {
+			begun := false
 			_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
-				next = c
+				if yields && begun {
+					return errContended
+				}
+				begun, next = true, c
 				more, err = next.deleteSome(ctx, tx)
 				return err
 			}, s.transaction("clear"))
@@ -167,49 +190,53 @@ func feedKey(committed any, slot, n int64) []column {
 	return []column{{"Shard", feedShard(slot, n)}, {"Committed", committed}, {"Slot", slot}}
 }
 
-// finishPurges finishes purges that other handles left unfinished.
-func (s *engine) finishPurges(ctx context.Context) error {
-	for {
-		n, err := s.finishPage(ctx)
-		if err != nil || n < finishBatch {
+// finishPurges deletes the rows of all purged runs that no call has claimed, and returns the first
+// error. It goes on after an error, unless that comes from the list of runs.
+func (s *engine) finishPurges(ctx context.Context) (failed error) {
+	for after := []byte(nil); ; {
+		page, err := s.listPurged(ctx, after)
+		if err != nil {
 			return err
 		}
+		for _, run := range page {
+			id := runstore.RunID(run.Run)
+			if s.purger.claimed(id) {
+				continue
+			}
+			failed = cmp.Or(failed, s.deletePurged(ctx, id, true))
+			if ctx.Err() != nil {
+				return failed
+			}
+		}
+		if len(page) < s.purgedPage {
+			return failed
+		}
+		after = page[len(page)-1].Purging
 	}
 }
 
-// finishBatch (1000) is how many purged runs are listed at a time.
-const finishBatch = 1000
+// purgedPage (1000) is how many purged runs are listed at a time. Tests set [engine.purgedPage] lower.
+const purgedPage = 1000
 
-// finishPage deletes the rows of up to finishBatch purged runs and returns how many there were.
-func (s *engine) finishPage(ctx context.Context) (int, error) {
-	var runs [][]byte
-	err := s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-		options := s.read("unfinished", finishBatch)
+// purgedRun is a run that has rows left. The list is in the order of Purging, which identifies the
+// purge.
+type purgedRun struct{ Run, Purging []byte }
+
+// listPurged returns the purged runs behind a purge, up to purgedPage of them.
+func (s *engine) listPurged(ctx context.Context, after []byte) (page []purgedRun, err error) {
+	behind := spanner.KeySet(spanner.AllKeys())
+	if after != nil {
+		behind = spanner.KeyRange{Start: spanner.Key{after}, End: spanner.Key{}, Kind: spanner.OpenClosed}
+	}
+	err = s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+		options := s.read("unfinished", s.purgedPage)
 		options.Index = "RunsPurged"
-		return tx.ReadWithOptions(ctx, "Runs", spanner.AllKeys(), []string{"Run"}, options)
-	}, func() { runs = nil }, func(row *spanner.Row) (bool, error) {
-		var run []byte
-		err := row.Columns(&run)
-		runs = append(runs, bytes.Clone(run))
+		return tx.ReadWithOptions(ctx, "Runs", behind, []string{"Run", "Purging"}, options)
+	}, func() { page = nil }, func(row *spanner.Row) (bool, error) {
+		var run purgedRun
+		err := row.ToStruct(&run)
+		page = append(page, purgedRun{bytes.Clone(run.Run), bytes.Clone(run.Purging)})
 		return true, err
 	})
-	for _, run := range runs {
-		if err == nil {
-			err = s.deletePurged(ctx, runstore.RunID(run))
-		}
-	}
-	return len(runs), err
-}
-
-// oneRow passes the statement's only row to read, if there is one.
-func (s *engine) oneRow(rows *spanner.RowIterator, read func(row *spanner.Row) error) error {
-	defer rows.Stop()
-	row, err := rows.Next()
-	if errors.Is(err, iterator.Done) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return read(row)
+	return page, err
 }

@@ -126,10 +126,7 @@ func TestPurgeIsFinished(t *testing.T) {
 	b.Put("key", []byte("value"), runstore.Place{Index: "queue", At: runstore.After(0)})
 	b.Runnable = runstore.After(0)
 	commit(t, s, b)
-	cut := p.server.Refuse(0, codes.PermissionDenied, func(c spanneremulator.Call) bool {
-		r, ok := c.Request.(*spannerpb.ReadRequest)
-		return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-purging"
-	})
+	cut := p.server.Refuse(0, codes.PermissionDenied, p.reads("purging"))
 	defer cut.Stop()
 	commit(t, s, purgeOf("run"))
 	if cut.Count() == 0 {
@@ -156,9 +153,10 @@ func TestPurgeIsFinished(t *testing.T) {
 			}
 		}
 	}
+	_ = s.Close()
 	cut.Stop()
 	open(t, p)
-	await(t, "the rows are deleted", func() bool { return count(t, raw, "SELECT COUNT(*) FROM Runs WHERE Purging IS NOT NULL") == 0 })
+	await(t, "the rows are deleted", func() bool { return count(t, raw, unfinished) == 0 })
 	for _, table := range []string{"Events", "Records", "Queue"} {
 		if n := count(t, raw, "SELECT COUNT(*) FROM "+table); n != 0 {
 			t.Errorf("%d rows in %s", n, table)
@@ -181,6 +179,8 @@ func TestPurgeGoesOn(t *testing.T) {
 		b.Put(runstore.RecordKey(fmt.Sprint("key ", i)), nil)
 		commit(t, s, b)
 	}
+	withoutPurger := p.server.Refuse(0, codes.PermissionDenied, p.reads("unfinished"))
+	defer withoutPurger.Stop()
 	commits, seen := p.served(commits), 0
 	cut := p.server.Refuse(1, codes.PermissionDenied, func(call spanneremulator.Call) bool {
 		if commits(call) {
@@ -261,13 +261,11 @@ func TestPurgeDuringAnother(t *testing.T) {
 		}
 		once.Do(func() {
 			put(holdAnew(t, other, "run"), "key 0")
-			cut := p.server.Refuse(0, codes.PermissionDenied, func(c spanneremulator.Call) bool {
-				r, ok := c.Request.(*spannerpb.ReadRequest)
-				return ok && c.Database == p.String() && r.GetRequestOptions().GetRequestTag() == "tapestore-purging"
-			})
+			cut := p.server.Refuse(0, codes.PermissionDenied, p.reads("purging"))
 			defer cut.Stop()
 			commit(t, other, purgeOf("run"))
 			overtaken = cut.Count() > 0
+			_ = other.Close() // so that its purger does nothing
 		})
 	}))
 	s.SetPurgeBatch(atOnce)

@@ -27,11 +27,17 @@ func (s *engine) each(ctx context.Context, tag string, stmt spanner.Statement, b
 	return s.eachAt(ctx, spanner.StrongRead(), tag, stmt, begin, use)
 }
 
-// eachAt is each with a timestamp bound.
+// eachAt is each with a timestamp bound. A row that the statement marks as Purged starts the purger.
 func (s *engine) eachAt(ctx context.Context, at spanner.TimestampBound, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
 	return s.rows(ctx, at, func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
 		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
-	}, begin, use)
+	}, begin, func(row *spanner.Row) (more bool, err error) {
+		var purged spanner.NullBool
+		if row.ColumnByName("Purged", &purged) == nil && purged.Bool {
+			s.startPurger(minPurgerPause)
+		}
+		return use(row)
+	})
 }
 
 // rows is the common part of all reads: it passes the rows that read returns to use, as each does.

@@ -43,6 +43,8 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 	ctx := t.Context()
 	lease, taken, free, fenced, second := hold(t, s, "run"), hold(t, s, "taken"), hold(t, s, "free"), hold(t, s, "fenced"), hold(t, s, "second")
 	handed, claimed := hold(t, s, "handed"), hold(t, s, "claimed")
+	ahead := second
+	ahead.Token = runstore.Epoch(1).Floor() + 1
 	takeOver(t, s, "fenced")
 	over, err := s.CreateRun(ctx, runstore.RunSpec{ID: "over", Lease: &runstore.LeaseSpec{Owner: "holder", TTL: runstore.MinTTL}})
 	if err != nil {
@@ -96,6 +98,10 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 			return err
 		}},
 		{"commit that lost its lease", rpcs(sql, rollback), runstore.ErrFenced, func() error { _, err := s.Commit(ctx, appending(fenced, "zombie")); return err }},
+		{"commit under a token of a later epoch", rpcs(sql, keys, rollback), runstore.ErrStoreBehind, func() error {
+			_, err := s.Commit(ctx, appending(ahead, "from the future"))
+			return err
+		}},
 		{"commit that conflicts", rpcs(sql, rollback), runstore.ErrConflict, committing(func(b *runstore.Batch) { b.Require(runstore.AtSeq(1)) })},
 		{"commit at a token", write, nil, committing(func(b *runstore.Batch) { b.Require(runstore.AtToken(lease.Token)) })},
 		{"commit at another token", rpcs(sql, rollback), runstore.ErrConflict, committing(func(b *runstore.Batch) { b.Require(runstore.AtToken(lease.Token - 1)) })},

@@ -11,25 +11,18 @@ var sqlFolder embed.FS
 
 var sqlFiles = sqlfile.Load(sqlFolder)
 
-// The statements of this engine. sqlName is the statement in sql/name.sql, which describes it.
+// The statements of this engine. sqlName is the statement in sql/name.sql, which describes it. Those
+// with several parts are in [sqlWriteGuard] and [scans].
 var (
-	sqlClockNow           = sqlFiles.Statement("clock_now")
-	sqlEpochEndGrants     = sqlFiles.Statement("epoch_end_grants")
-	sqlEpochRead          = sqlFiles.Statement("epoch_read")
-	sqlFeedEnd            = sqlFiles.Statement("feed_end")
-	sqlFeedPage           = sqlFiles.Statement("feed_page")
-	sqlIndexPage          = sqlFiles.Statement("index_page")
-	sqlIndexPageBack      = sqlFiles.Statement("index_page_back")
-	sqlIndexPageHeads     = sqlFiles.Statement("index_page_heads")
-	sqlIndexPageHeadsBack = sqlFiles.Statement("index_page_heads_back")
-	sqlRecordsPlaced      = sqlFiles.Statement("records_placed")
-	sqlRunRead            = sqlFiles.Statement("run_read")
-	sqlRunnablePage       = sqlFiles.Statement("runnable_page")
-	sqlRunnablePageBack   = sqlFiles.Statement("runnable_page_back")
-	sqlRunsPage           = sqlFiles.Statement("runs_page")
-	sqlRunsPageBack       = sqlFiles.Statement("runs_page_back")
-	sqlSchemaEmptyFeed    = sqlFiles.Statement("schema_empty_feed")
-	sqlSchemaPolicies     = sqlFiles.Statement("schema_policies")
-	sqlSchemaTables       = sqlFiles.Statement("schema_tables")
-	sqlTermsRead          = sqlFiles.Statement("terms_read")
+	sqlClockNow        = sqlFiles.Statement("clock_now")
+	sqlEpochEndGrants  = sqlFiles.Statement("epoch_end_grants")
+	sqlEpochRead       = sqlFiles.Statement("epoch_read")
+	sqlFeedEnd         = sqlFiles.Statement("feed_end")
+	sqlFeedPage        = sqlFiles.Statement("feed_page")
+	sqlRecordsPlaced   = sqlFiles.Statement("records_placed")
+	sqlRunRead         = sqlFiles.Statement("run_read")
+	sqlSchemaEmptyFeed = sqlFiles.Statement("schema_empty_feed")
+	sqlSchemaPolicies  = sqlFiles.Statement("schema_policies")
+	sqlSchemaTables    = sqlFiles.Statement("schema_tables")
+	sqlTermsRead       = sqlFiles.Statement("terms_read")
 )

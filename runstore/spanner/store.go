@@ -60,6 +60,7 @@ type engine struct {
 	attemptTimeout time.Duration // the constant, except in tests
 	ring           int64         // resultRing, except in tests
 	purgeBatch     int           // the constant, except in tests
+	purgedPage     int           // likewise
 	maxMutations   int           // likewise
 	windows        windows       // likewise
 
@@ -68,12 +69,15 @@ type engine struct {
 
 	feedShards int64 // number of shards that this handle appends to, at most the number that readers read
 
+	gaps gaps // of the feed
+
 	runQueues    runQueues
 	runQueueWait time.Duration // the constant, except in tests
 
 	stale      chan []seenGrant // entries of the runnable index for the mover (runnable_index.go)
 	moving     sync.WaitGroup
-	background sync.WaitGroup
+	purger     purger
+	background sync.WaitGroup  // the purger's goroutine
 	stopped    context.Context // ends background work
 	stop       context.CancelFunc
 }
@@ -105,7 +109,7 @@ func newEngine(ctx context.Context, client *spanner.Client, o *Options) (*engine
 	}
 	s := &engine{
 		opts: opts, here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, runQueueWait: runQueueWait, ring: resultRing,
-		purgeBatch: purgeBatch, windows: windows{windowBits, maxRank}, maxMutations: maxMutations,
+		purgeBatch: purgeBatch, purgedPage: purgedPage, windows: windows{windowBits, maxRank}, maxMutations: maxMutations,
 		stale: make(chan []seenGrant, moveQueueCap), feedShards: shards, client: client, shared: client != nil,
 	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -131,11 +135,7 @@ func open(ctx context.Context, client *spanner.Client, o *Options) (*engine, err
 		return nil, unclassified(ctx, err)
 	}
 	s.moving.Go(s.runMover)
-	s.background.Go(func() {
-		if err := s.finishPurges(s.stopped); err != nil && s.stopped.Err() == nil {
-			s.opts.Logger.Warn("spanner: what is left of purged runs could not be deleted", "error", err)
-		}
-	})
+	s.startPurger(0) // for what a crash has left
 	return s, nil
 }
 
@@ -241,8 +241,8 @@ func (s *engine) query(tag string) spanner.QueryOptions {
 func (s *engine) Close(idle <-chan struct{}) error {
 	s.stop()
 	s.moving.Wait()
+	<-idle // before this, an operation may start the purger
 	s.background.Wait()
-	<-idle
 	s.closeClient()
 	return nil
 }

@@ -3,7 +3,7 @@
 -- short one. It is used only for the newest events and for a reader that may be ahead of the store.
 --
 -- @seconds length of the time range, @limit number of rows
-SELECT e.Seq, q.Committed, q.Slot, q.Purged
+SELECT e.Seq, q.Committed, q.Purged
 FROM (
 	SELECT q.*, p.Run IS NOT NULL AS Purged
 	FROM (

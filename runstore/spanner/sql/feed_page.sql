@@ -16,7 +16,7 @@
 -- only these runs, so it is almost always empty.
 --
 -- @committed begin of the window, @limit number of rows
-SELECT q.Run, e.Seq, q.Committed, q.Slot, e.Time, e.Token, e.Kind, e.Owner, e.Data, q.Purged
+SELECT q.Run, e.Seq, q.Committed, e.Time, e.Token, e.Kind, e.Owner, e.Data, q.Purged
 FROM (
 	SELECT q.*, p.Run IS NOT NULL AS Purged
 	FROM (

@@ -23,7 +23,7 @@ SELECT CURRENT_TIMESTAMP() AS Now,
 		WHERE k.RunHash = @hash_0 AND k.Run = @run_0 AND k.Key IN UNNEST(@keys_0)) AS Records,
 	-- end
 	-- if result
-	ARRAY(SELECT AS STRUCT w.Callers, w.Id, w.FirstSeq, w.LastSeq, w.Time, w.Token, w.Versions, w.Whole, w.FormerEnd
+	ARRAY(SELECT AS STRUCT w.FirstSeq, w.LastSeq, w.Time, w.Token, w.Versions, w.Whole, w.FormerEnd
 		FROM Writes@{FORCE_INDEX=WritesById} AS w
 		WHERE w.RunHash = @hash_0 AND w.Run = @run_0 AND w.Callers = @callers_0 AND w.Id = @id_0
 			AND IFNULL(w.Kind, 'b') = @kind_0) AS Done,
