@@ -3,7 +3,6 @@ package bigtable
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -103,18 +102,6 @@ func (a *administration) needClient(ctx context.Context) error {
 	return a.dialData(ctx, a.clientOpts)
 }
 
-// info returns what the Admin API says about the table; nil if there is none.
-func (a *administration) info(ctx context.Context) (info *bigtable.TableInfo, err error) {
-	err = a.retry(ctx, func(ctx context.Context) (err error) {
-		info, err = a.tables.TableInfo(ctx, a.opts.Table)
-		if status.Code(err) == codes.NotFound {
-			info, err = nil, nil
-		}
-		return err
-	})
-	return info, err
-}
-
 // raiseFormat begins the name of the step that [engine.upgradeFormat] makes.
 const raiseFormat = "raise the format of the store"
 
@@ -122,29 +109,16 @@ const raiseFormat = "raise the format of the store"
 // the account may read the table, so that an account that may only change tables can migrate.
 func (a *administration) plan(ctx context.Context) (admin.Plan, error) {
 	p := admin.Plan{Holder: fmt.Sprintf("table %s of instance %s in project %s", a.opts.Table, a.opts.Instance, a.opts.Project)}
-	cbt := fmt.Sprintf("cbt -project %s -instance %s ", a.opts.Project, a.opts.Instance)
-	info, err := a.info(ctx)
+	var info *bigtable.TableInfo
+	err := a.retry(ctx, func(ctx context.Context) (err error) {
+		info, err = a.tableInfo(ctx, a.tables)
+		return err
+	})
 	if err != nil {
 		return p, err
 	}
-	if info == nil {
-		all := familiesFor(slices.Sorted(maps.Keys(families)), ":maxversions=1", ",")
-		p.Steps = []admin.Step{{Name: "create the table", Statements: []string{cbt + "createtable " + a.opts.Table + " families=" + all}}}
-		return p, nil
-	}
-	if err := checkCollection(info); err != nil {
-		return p, err
-	}
-	for _, family := range slices.Sorted(maps.Keys(families)) {
-		if slices.Contains(info.Families, family) {
-			continue
-		}
-		p.Steps = append(p.Steps, admin.Step{Name: "create the family " + family, Statements: []string{
-			cbt + "createfamily " + a.opts.Table + " " + family,
-			cbt + "setgcpolicy " + a.opts.Table + " " + family + " maxversions=1",
-		}})
-	}
-	if !slices.Contains(info.Families, familyOther) {
+	p.Steps = a.steps(info)
+	if slices.Contains(missingFamilies(info), familyOther) {
 		return p, nil // the family of the format is missing, so there is no store of any format
 	}
 	x, err := a.storedEpochs(ctx)
@@ -272,10 +246,7 @@ func (a *administration) permissions(ctx context.Context, r *admin.Report) {
 
 // checkIncarnation compares the table with the one that the epoch belongs to.
 func (a *administration) checkIncarnation(ctx context.Context, r *admin.Report) {
-	err := a.retry(ctx, func(ctx context.Context) (err error) {
-		a.restored, err = a.restoredFrom(ctx, a.tables.TableAdminClientV2())
-		return err
-	})
+	err := a.readRestored(ctx, a.tables)
 	var x *epochs
 	if err == nil {
 		x, err = a.storedEpochs(ctx)

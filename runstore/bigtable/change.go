@@ -85,6 +85,15 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			fresh = false
 			continue
 		}
+		if n.events && r.mustSeal() {
+			if err := s.sealNext(ctx, r, t); err != nil {
+				return nil, err
+			}
+			if !r.known { // another handle writes to the run
+				fresh = false
+				continue
+			}
+		}
 		now, _ := s.clock.estimate()
 		var askedAt localclock.Reading
 		asked := r.exists() && n.clock != nil && n.clock(r)
@@ -92,14 +101,6 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			if now, askedAt, err = s.askServerClock(ctx, runKey(id)); err != nil {
 				return nil, err
 			}
-		}
-		if n.events && r.mustSeal() {
-			if err := s.sealNow(ctx, r, t); err != nil {
-				r.forget()
-				return nil, err
-			}
-			fresh = false
-			continue
 		}
 		if len(n.keys) > 0 && r.head.RecordBytes > maxRecordBytes && s.needsMove(r) {
 			if err := s.moveNow(ctx, r, t); err != nil {

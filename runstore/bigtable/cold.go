@@ -74,6 +74,8 @@ type moveListHeader struct {
 	// rewritten: up to Cursor only rows of later moves count.
 	Start  int64  `json:"start,omitempty"`
 	Cursor []byte `json:"cursor,omitempty"`
+	// Left is how many moves the last rewriting has left, one for each of its steps and each move meanwhile.
+	Left int64 `json:"left,omitempty"`
 }
 
 // moveListID identifies a list of a run's moves: no two lists of a run have the same. The stamp
@@ -311,8 +313,9 @@ func (s *engine) withCold(ctx context.Context, id runstore.RunID, read func() (*
 
 // moveListCache remembers the lists of moves of runs that have cold records. They may be out of date.
 type moveListCache struct {
-	mu  sync.Mutex
-	all map[runstore.RunID]*moveList
+	maxMoves int64 // replaces the constant of this name in tests, unless it is 0
+	mu       sync.Mutex
+	all      map[runstore.RunID]*moveList
 }
 
 // maxMoveLists bounds what a handle remembers, at 16 bytes a move.

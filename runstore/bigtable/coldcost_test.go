@@ -3,6 +3,7 @@ package bigtable_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -124,3 +125,32 @@ func TestCommitsInLargeRunsCostNoMore(t *testing.T) {
 func costKey(i int) runstore.RecordKey { return runstore.RecordKey(fmt.Sprintf("effect/%06d", i)) }
 
 func costValue(i int) []byte { return []byte(strings.Repeat("v", 150+i%100)) }
+
+// A move of records makes three requests: it reads the run's row, writes the rows of the records, and swaps the head.
+func TestRPCsOfAMove(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	lease := hold(t, s, "run")
+	next, moved := 0, 0
+	for moved < 3 {
+		b := runstore.NewBatch("run", lease.Fence())
+		for range 100 {
+			b.Put(costKey(next), costValue(next))
+			next++
+		}
+		commit(t, s, b)
+		made := backgroundOf(t, table, func() {
+			if err := bigtable.MoveIfNeeded(t.Context(), s, "run"); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if len(made) == 0 {
+			continue
+		}
+		if moved++; !slices.Equal(made, []string{reads, writes, swaps}) {
+			t.Errorf("move %d, after %d records: got the requests %q", moved, next, made)
+		}
+	}
+	t.Logf("3 moves after %d records", next)
+}

@@ -265,13 +265,16 @@ func TestColdRecordsCostCommitsLittle(t *testing.T) {
 			t.Errorf("%s again: got the RPCs %s, want %s", what, got, swaps)
 		}
 	}
-	n := l.during(func() {
-		if _, err := other.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"a/00003"}}); err != nil {
-			t.Error(err)
+	third := openBare(t, table)
+	for i, want := range []string{rpcs(reads, reads, reads), rpcs(reads, reads)} { // the first read learns the list of moves
+		n := l.during(func() {
+			if _, err := third.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"a/00003"}}); err != nil {
+				t.Error(err)
+			}
+		})
+		if n != want {
+			t.Errorf("read %d of a cold record: got the RPCs %s, want %s", i+1, n, want)
 		}
-	})
-	if n != rpcs(reads, reads) {
-		t.Errorf("a read of a cold record: got the RPCs %s, want two reads", n)
 	}
 }
 

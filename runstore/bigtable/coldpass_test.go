@@ -79,7 +79,7 @@ type beforeColdValues struct {
 func (s *beforeColdValues) SendMsg(m any) error {
 	if req, ok := m.(*bigtablepb.ReadRowsRequest); ok {
 		for _, r := range req.GetRows().GetRowRanges() {
-			if strings.HasPrefix(string(r.GetStartKeyClosed()), "k") && !strings.Contains(req.GetFilter().String(), "strip_value") {
+			if strings.HasPrefix(string(r.GetStartKeyClosed()), "k") && !strings.Contains(req.GetFilter().String(), "cells_per_row_limit") {
 				s.before()
 			}
 		}

@@ -68,9 +68,8 @@ func (x *epochs) current() int64 {
 	return x.Epochs[len(x.Epochs)-1].Epoch
 }
 
-// epochGap is how many pages an epoch's log begins above the end of the log before. 2^29: more than were
-// written since a backup that is 60 days old, at a hundred pages a second. 8,191 epochs use half of the
-// 2^43 pages that positions allow.
+// epochGap is how many pages an epoch's log begins above the end of the log before. 2^29: a hundred for each
+// second since a backup that is 60 days old. 8,191 epochs use half of the 2^43 pages that positions allow.
 const epochGap = 1 << 29
 
 const epochCopies = 16
@@ -79,7 +78,7 @@ func (s *engine) readEpochs(ctx context.Context) (x *epochs, err error) {
 	x = &epochs{}
 	err = s.readList(ctx, []string{epochKey(0)}, latest(wholeFamily(familyOther)), func(r bigtable.Row) error {
 		x.stored = cell(r, familyOther, "")
-		return x.decode(x.stored)
+		return decode(x.stored, x, &x.Format, "the store")
 	})
 	if err == nil {
 		s.learnEpochs(x)
@@ -95,7 +94,7 @@ func (s *engine) readRunAndEpoch(ctx context.Context, id runstore.RunID, more ..
 	err = s.readList(ctx, []string{runKey(id), copyKey}, filter, func(r bigtable.Row) error {
 		if r.Key() == copyKey {
 			var x epochs
-			err := x.decode(cell(r, familyOther, ""))
+			err := decode(cell(r, familyOther, ""), &x, &x.Format, "the store")
 			if err == nil {
 				s.learnEpochs(&x)
 			}

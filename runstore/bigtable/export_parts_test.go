@@ -71,7 +71,7 @@ func Revisions(nonces ...uint64) func(rev int64, nonce uint64) (applied, known b
 	for _, n := range nonces {
 		h.addRevision(n)
 	}
-	again, err := decodeHead(h.encode())
+	again, err := decodeHead("run", h.encode())
 	if err != nil {
 		panic(err)
 	}

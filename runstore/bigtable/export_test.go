@@ -107,7 +107,11 @@ func OrphanScanOnce(ctx context.Context, s *Store) {
 	for i := range all {
 		all[i] = i
 	}
+	u := s.engine.upkeep
+	renewal := u.renewal
+	u.claimed, u.renewed, u.renewal = all, s.engine.clock.local.Read(), math.MaxInt64
 	_ = s.engine.orphanScan(byTest(ctx), all)
+	u.renewal = renewal
 }
 
 // ScanClaimed scans the marks that a handle without workers has claimed, and returns the number of shards.

@@ -57,12 +57,10 @@ const (
 	// busy at the same time, because each handle needs a request more to go on in the next page
 	// (sequencer.isLikelyFull), or two.
 	pageEntries = 256
-	// pageBytes closes a page early, because each append writes the whole page again. 16 KB: a page
-	// of 256 entries of one run each has some 12 KB.
+	// pageBytes closes a page early, because each append writes the whole page again, as a version of the
+	// cell that remains until freezePage deletes all of them. 16 KB: a page of 256 entries of one run each
+	// has some 12 KB, and 256 versions take less than 4 MiB.
 	pageBytes = 16 << 10
-	// prunedEntries is after how many appends a writer deletes the older versions of the cell: they take
-	// 1 MB at most, and a prune costs one request for 64 appends.
-	prunedEntries = 64
 )
 
 // columnPage is the column of a page's header and entries.
@@ -129,7 +127,6 @@ type openState struct {
 	open    bool            // the page is not closed
 	entries int             // how many entries the page has, including those that do not count
 	has     map[uint64]bool // the nonces of the entries that count
-	written written         // the version that this handle wrote last, or zero
 }
 
 // withPage returns the page with the entries of its second cell. It returns the page itself if that cell
@@ -190,7 +187,6 @@ func (g *feedPage) isOpen() bool { return g != nil && g.openState != nil && g.op
 // removed, and reports whether the entry counts. If it does not count, the page was closed before.
 func (s *engine) appendToPage(ctx context.Context, g *feedPage, e pageEntry) (now *feedPage, has bool, err error) {
 	e.nonce = rand.Uint64()
-	when := s.observe()
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.AppendValue(familyOther, columnPage, e.encode())
 	for t := s.newBackoff(); ; {
@@ -205,34 +201,12 @@ func (s *engine) appendToPage(ctx context.Context, g *feedPage, e pageEntry) (no
 			if now.damage != nil {
 				return now, false, nil
 			}
-			for _, item := range r[familyOther] {
-				now.written = written{when, item.Timestamp}
-			}
 			return now, now.has[e.nonce], nil
 		}
 		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
 			return nil, false, outcome.Unavailable(s.explain(outcome.Cause(ctx, err)))
 		}
 	}
-}
-
-// written is the time at which this handle wrote a version of a page's cell, and the version's timestamp.
-type written struct {
-	when observation
-	at   bigtable.Timestamp
-}
-
-// prunePage deletes the versions of a page's cell before the one that this handle wrote, after every
-// prunedEntries appends. It skips a page that is closed, which freezePage rewrites. It also skips a
-// version that the process may have written before it was suspended: after a failover the page may end
-// with an earlier version. The next prune deletes what this one skips.
-func (s *engine) prunePage(ctx context.Context, g *feedPage) error {
-	if !g.isOpen() || g.entries%prunedEntries != 0 || g.written.at == 0 || s.isStale(g.written.when) {
-		return nil
-	}
-	m := bigtable.NewMutation()
-	m.DeleteTimestampRange(familyOther, columnPage, 0, g.written.at)
-	return s.writeAll(ctx, []mutation{{logKey(g.number), m, 64}})
 }
 
 // closePage closes a page. The log continues with the page of the number next.

@@ -47,10 +47,10 @@ const formatOpenPages = 5
 // requires raises the format of a run's head.
 func (h *head) requires(format int) { h.Format = max(h.Format, format) }
 
-// decode decodes JSON into v. of is the field of v that has the format.
+// decode decodes JSON into v. of is the field of v that has the format, and what names the data in an error.
 //
 // Errors: ErrUnsupported for a newer format, ErrCorrupt if b is not such JSON.
-func decode(b []byte, v any, of *int) error {
+func decode(b []byte, v any, of *int, what string) error {
 	strict := json.NewDecoder(bytes.NewReader(b))
 	strict.DisallowUnknownFields()
 	unknown := strict.Decode(v)
@@ -60,37 +60,13 @@ func decode(b []byte, v any, of *int) error {
 		}
 	}
 	if *of > format || unknown != nil {
-		return errFormat{max(*of, format), unknown}
+		problem := fmt.Sprintf("%s has format %d, this program knows %d", what, max(*of, format), format)
+		if unknown != nil {
+			problem += fmt.Sprintf(" (%v)", unknown)
+		}
+		return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "format", Problem: problem + "; use a newer program"}
 	}
 	return nil
-}
-
-// errFormat is the error of stored data in a format that this program does not know.
-type errFormat struct {
-	found   int
-	unknown error // the decoder's error about an unknown field, or nil
-}
-
-func (e errFormat) Error() string { return e.of("it").Error() }
-func (e errFormat) Unwrap() error { return e.of("it") }
-
-// of returns the error with a name of the data.
-func (e errFormat) of(what string) *runstore.InputError {
-	problem := fmt.Sprintf("%s has format %d, this program knows %d", what, e.found, format)
-	if e.unknown != nil {
-		problem += fmt.Sprintf(" (%v)", e.unknown)
-	}
-	return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "format", Problem: problem + "; use a newer program"}
-}
-
-// decode decodes the epochs' row, which carries the format of the store.
-func (x *epochs) decode(b []byte) error {
-	err := decode(b, x, &x.Format)
-	var newer errFormat
-	if errors.As(err, &newer) {
-		return newer.of("the store")
-	}
-	return err
 }
 
 // corrupt returns the error of stored data that cannot be decoded. ofRun adds the run.
@@ -98,15 +74,11 @@ func corrupt(cause error) error { return &runstore.CorruptError{Cause: cause} }
 
 var errNoHead = corrupt(errors.New("the row has no head"))
 
-// ofRun adds the run to an error about its data.
+// ofRun adds the run to a CorruptError about its data.
 func ofRun(id runstore.RunID, err error) error {
 	var damage *runstore.CorruptError
 	if errors.As(err, &damage) && damage.Run == "" {
 		return &runstore.CorruptError{Run: id, Cause: damage.Cause}
-	}
-	var newer errFormat
-	if errors.As(err, &newer) {
-		return newer.of(fmt.Sprintf("run %q", id))
 	}
 	return err
 }

@@ -15,8 +15,9 @@ import (
 // Close loses what is queued. Scans of queues find the index entries again, and the orphan scan finds the
 // other rows by the run's mark.
 type garbageQueue struct {
-	store *engine
-	wake  wakeSignal
+	store      *engine
+	wake       wakeSignal
+	perRequest int // how many rows one request deletes: maxMutations, except in tests
 
 	mu      sync.Mutex
 	ready   []garbageRows // no reader needs them
@@ -105,7 +106,7 @@ const (
 )
 
 func newGarbageQueue(s *engine) *garbageQueue {
-	return &garbageQueue{store: s, wake: newWakeSignal()}
+	return &garbageQueue{store: s, wake: newWakeSignal(), perRequest: maxMutations}
 }
 
 // deleteLater queues the rows that nothing names after a change: index entries and pages of the feed's log
@@ -188,37 +189,88 @@ func (w *garbageQueue) deleteReady(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		w.store.opts.Logger.Warn("bigtable: the epoch could not be read before a deletion, which is left to the orphan scan", "error", err)
 	}
-	var keys []string
-	var moves []entryMove
+	w.moveEntries(ctx, found)
+	rows := 0
 	for _, g := range found {
-		keys, moves = append(keys, g.keys...), append(moves, g.moves...)
+		rows += len(g.keys)
 	}
-	keys = append(keys, w.moveEntries(ctx, moves)...)
-	all := make([]mutation, len(keys))
-	for i, k := range keys {
-		all[i] = remove(k)
-	}
-	if err := w.store.writeAll(ctx, all); err != nil && ctx.Err() == nil {
-		w.store.opts.Logger.Warn("bigtable: rows that nothing names could not be deleted", "rows", len(keys), "error", err)
+	if err := w.store.deleteGarbage(ctx, found); err != nil && !errors.Is(err, errRaised) && ctx.Err() == nil {
+		w.store.opts.Logger.Warn("bigtable: rows that nothing names could not be deleted", "rows", rows, "error", err)
 	}
 }
 
-// moveEntries writes entries at their new times and returns the keys of those that they replace.
-func (w *garbageQueue) moveEntries(ctx context.Context, moves []entryMove) (replaced []string) {
-	all := make([]mutation, len(moves))
-	for i, m := range moves {
-		all[i] = put(m.to.rowKey(), "", nil)
-		if m.old != "" {
-			replaced = append(replaced, m.old)
+// moveEntries writes entries at their new times, and adds the keys of those that they replace to the rows to
+// delete.
+func (w *garbageQueue) moveEntries(ctx context.Context, found []garbageRows) {
+	var all []mutation
+	for _, g := range found {
+		for _, m := range g.moves {
+			all = append(all, put(m.to.rowKey(), "", nil))
 		}
 	}
 	if err := w.store.writeAll(ctx, all); err != nil {
 		if ctx.Err() == nil {
-			w.store.opts.Logger.Warn("bigtable: entries of runnable runs could not be moved", "entries", len(moves), "error", err)
+			w.store.opts.Logger.Warn("bigtable: entries of runnable runs could not be moved", "entries", len(all), "error", err)
 		}
-		return nil
+		return
 	}
-	return replaced
+	for i, g := range found {
+		for _, m := range g.moves {
+			if m.old != "" {
+				found[i].keys = append(slices.Clip(found[i].keys), m.old)
+			}
+		}
+	}
+}
+
+// deleteGarbage deletes rows, with as few requests as possible. It leaves out garbage of earlier epochs before
+// each request and before each repeat of one, because the process may have been suspended since the request
+// before. It returns errRaised if it has left out some. Repeats by the client library have no such check.
+func (s *engine) deleteGarbage(ctx context.Context, all []garbageRows) error {
+	var raised error
+	for len(all) > 0 {
+		next, rest := s.garbage.split(all)
+		found := len(next)
+		err := s.retry(ctx, func(bound context.Context) (err error) {
+			if next, err = s.ofCurrentEpoch(ctx, next); err != nil {
+				return err
+			}
+			var dead []mutation
+			for _, g := range next {
+				for _, k := range g.keys {
+					dead = append(dead, remove(k))
+				}
+			}
+			if len(dead) == 0 {
+				return nil
+			}
+			return s.applyBulk(bound, dead)
+		})
+		if err != nil {
+			return err
+		}
+		if len(next) < found {
+			raised = errRaised
+		}
+		all = rest
+	}
+	return raised
+}
+
+// split returns the garbage that one request deletes, and the rest.
+func (w *garbageQueue) split(all []garbageRows) (next, rest []garbageRows) {
+	n, size := 0, 0
+	for i, g := range all {
+		for j, k := range g.keys {
+			if size += len(k) + 16; n == w.perRequest || n > 0 && size > maxMessage {
+				next = append(slices.Clone(all[:i]), garbageRows{observation: g.observation, keys: g.keys[:j]})
+				all[i].keys = g.keys[j:]
+				return next, all[i:]
+			}
+			n++
+		}
+	}
+	return all, nil
 }
 
 // closeGrace bounds the background work that Close waits for.

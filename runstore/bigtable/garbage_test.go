@@ -222,3 +222,35 @@ func TestOrphansOfACreation(t *testing.T) {
 		t.Errorf("there are %d entries, want those of the creation that never came to be collected", n)
 	}
 }
+
+// What many writes replace is deleted with one request. If it was found long ago, a read of the epoch precedes it.
+func TestDeletionsShareARequest(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	lease := hold(t, s, "run")
+	for range 30 {
+		b := runstore.NewBatch("run", lease.Fence())
+		b.Put("large", bytes.Repeat([]byte("x"), 64<<10))
+		b.Put("queued", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+		commit(t, s, b)
+	}
+	for _, test := range []struct {
+		what string
+		do   func()
+		want []string
+	}{
+		{"large values", func() { bigtable.DeleteGarbage(t.Context(), s) }, []string{writes}},
+		{"index entries", func() {
+			bigtable.AgeGarbage(s)
+			bigtable.EmptyGarbage(t.Context(), s)
+		}, []string{reads, writes}},
+	} {
+		if got := backgroundOf(t, table, test.do); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got the requests %q, want %q", test.what, got, test.want)
+		}
+	}
+	if values, entries := len(keys(t, tbl, "d")), len(keys(t, tbl, "i")); values != 1 || entries != 2 {
+		t.Errorf("%d large values and %d entries remain, want one, and two: the record's and the run's", values, entries)
+	}
+}

@@ -214,8 +214,8 @@ func (h *head) encode() []byte {
 	return b
 }
 
-func decodeHead(b []byte) (h head, err error) {
-	err = decode(b, &h, &h.Format)
+func decodeHead(id runstore.RunID, b []byte) (h head, err error) {
+	err = decode(b, &h, &h.Format, fmt.Sprintf("run %q", id))
 	return h, err
 }
 

@@ -31,7 +31,9 @@ const (
 	// how many bytes it ends.
 	rewriteRows  = 1000
 	rewriteBytes = 1 << 20
-	// maxMoves is how many moves a list has before the cold rows are rewritten. 2048: 32 KiB of the row.
+	// maxMoves is how many moves a list has before the cold rows are rewritten. 2048: 32 KiB of the row. In
+	// very large runs it is twice as many as the last rewriting has left (moveList.isLong): up to 32 bytes
+	// for each 1000 rows, or 1 MiB, of cold records.
 	maxMoves = 2048
 	// maxTombstones is how many tombstones there are before the cold rows are rewritten, unless they
 	// are fewer than half of the rows.
@@ -182,8 +184,12 @@ func (s *engine) moveRecords(ctx context.Context, r *cachedRun, t *outcome.Backo
 	}
 	r.keptBytes = r.head.RecordBytes
 	c := m.list
-	return len(m.fingerprints) > 0 && (c.Start != 0 || c.Tombstones > s.maxTombstones && 2*c.Tombstones > c.Keys || len(c.moves) > maxMoves), nil
+	return len(m.fingerprints) > 0 && (c.Start != 0 || c.Tombstones > s.maxTombstones && 2*c.Tombstones > c.Keys || c.isLong(cmp.Or(s.moveLists.maxMoves, maxMoves))), nil
 }
+
+// isLong reports whether a list has so many moves that a rewriting would shorten it by half: a rewriting of a
+// very large run leaves more than most.
+func (c *moveList) isLong(most int64) bool { return int64(len(c.moves)) > max(most, 2*c.Left) }
 
 // rewrite performs one step of a rewriting, and reports whether it needs another.
 func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) (more bool, err error) {
@@ -232,6 +238,7 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 			m.obsolete = append(m.obsolete, fingerprintKey(r.id, c.generation, c.moves[i]))
 		}
 		c.moves, c.Start, c.Cursor = c.moves[i:], 0, nil
+		c.Left = int64(len(c.moves))
 	}
 	applied, err := s.makeMove(ctx, r, m, t)
 	if applied {
@@ -282,7 +289,7 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 	return true, nil
 }
 
-// asUnavailable converts the error of a change that precedes a caller's write (a move, a seal, the raise of
+// asUnavailable converts the error of a change that precedes a caller's write (the move of records, the raise of
 // a run), whose outcome may be unknown, to one which says that nothing of the caller's operation was applied.
 func asUnavailable(id runstore.RunID, err error) error {
 	var op *runstore.OpError
@@ -335,31 +342,44 @@ func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row,
 	return c == nil || found >= c.Keys, err
 }
 
-// coldPacks calls f for each cold record of a run that counts and has its value in a pack. It returns
-// errMoved if a move was applied meanwhile, because f may have missed records that a rewriting copied.
-func (s *engine) coldPacks(ctx context.Context, id runstore.RunID, at *row, f func(*recordMeta)) error {
+// coldPacks calls f for each cold record of a run that counts and has its value in a pack, for some of them
+// more than once. It reads the rows by pages, and calls keep after each. It returns errMoved if a move was
+// applied meanwhile, because f may have missed records that a rewriting copied.
+func (s *engine) coldPacks(ctx context.Context, id runstore.RunID, at *row, keep func() error, f func(*recordMeta)) error {
 	c, err := at.moveList()
 	if err != nil || c == nil {
 		return err
 	}
-	from := coldPrefix(id, c.generation)
-	var failed error
-	err = s.retry(ctx, func(ctx context.Context) error {
-		failed = nil
-		return s.table.ReadRows(ctx, bigtable.NewRange(from, after(from)), func(r bigtable.Row) bool {
-			key, move, ok := coldParts(strings.TrimPrefix(r.Key(), from))
-			if !ok || !c.counts(key, move) {
-				return true
-			}
-			var meta recordMeta
-			if _, failed = decodeCell(cell(r, familyOther, coldPacked), &meta); failed == nil {
-				f(&meta)
-			}
-			return failed == nil
-		}, bigtable.RowFilter(latest(column(familyOther, coldPacked))))
-	})
-	if err = cmp.Or(err, failed); err != nil {
-		return err
+	prefix := coldPrefix(id, c.generation)
+	// Each row has one of the two columns, so a page has few rows even if few records have packs.
+	filter := latest(column(familyOther, coldPacked), bigtable.ChainFilters(column(familyOther, coldHere), bigtable.StripValueFilter()))
+	for from, n := prefix, scanPage; n == scanPage; {
+		var failed error
+		last := ""
+		err := s.retry(ctx, func(ctx context.Context) error {
+			n, failed = 0, nil
+			return s.table.ReadRows(ctx, bigtable.NewRange(from, after(prefix)), func(r bigtable.Row) bool {
+				n++
+				last = r.Key()
+				packed := cell(r, familyOther, coldPacked)
+				key, move, ok := coldParts(strings.TrimPrefix(last, prefix))
+				if packed == nil || !ok || !c.counts(key, move) {
+					return true
+				}
+				var meta recordMeta
+				if _, failed = decodeCell(packed, &meta); failed == nil {
+					f(&meta)
+				}
+				return failed == nil
+			}, bigtable.RowFilter(filter), bigtable.LimitRows(scanPage))
+		})
+		if err = cmp.Or(err, failed); err == nil {
+			err = keep()
+		}
+		if err != nil {
+			return err
+		}
+		from = last + "\x00"
 	}
 	now, err := s.readRun(ctx, id)
 	if err == nil && now.head.moveListID() != c.id() {

@@ -23,8 +23,9 @@ import (
 // the log again.
 //
 // The scan deletes the mark of a run that has been idle for idleAfter and has nothing left to do. It records
-// that in the run's head first, so that the next write sets a mark again. It leaves a mark without a run to
-// gc.go: the creation is under way, or was never applied.
+// that in the run's head first, so that the next write sets a mark again. It does so after it has scanned all
+// marks, and only for a short time (upkeep.retireMarks). It leaves a mark without a run to gc.go: the creation is
+// under way, or was never applied.
 
 const (
 	// orphanScanEvery is how often the handle that claimed a shard of the marks scans it, on
@@ -35,9 +36,10 @@ const (
 	idleAfter = 10 * time.Minute
 )
 
-// orphanScan scans the marks of the given shards, which are sorted.
+// orphanScan scans the marks of the given shards, which are sorted, and then retires those of idle runs.
 func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 	s.upkeep.lacked, s.upkeep.lacks = s.upkeep.lacks, map[runGeneration]int64{}
+	s.upkeep.idle = nil
 	for len(mine) > 0 {
 		n := 1
 		for n < len(mine) && mine[n] == mine[n-1]+1 {
@@ -45,10 +47,8 @@ func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 		}
 		from, to := kindMark+string([]byte{byte(mine[0])}), kindMark+string([]byte{byte(mine[n-1] + 1)})
 		err := s.scanRange(ctx, from, to, func(keys []string) error {
-			select {
-			case <-s.closed:
+			if s.isClosed() {
 				return errStopped
-			default:
 			}
 			if err := s.scanMarks(ctx, keys); err != nil && ctx.Err() == nil {
 				s.opts.Logger.Warn("bigtable: the orphan scan of some marks failed", "error", err)
@@ -63,7 +63,18 @@ func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 		}
 		mine = mine[n:]
 	}
+	s.upkeep.retireMarks(ctx)
 	return nil
+}
+
+// isClosed reports whether Close has begun.
+func (s *engine) isClosed() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
+	}
 }
 
 var errStopped = errors.New("bigtable: the handle was closed")
@@ -87,7 +98,7 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 	}
 	when := s.observe()
 	var dead []string
-	var idle, old []runstore.RunID
+	var old []runstore.RunID
 	overdue := map[runstore.RunID]int64{}
 	err := s.readList(ctx, rows, latest(wholeFamily(familyHead), wholeFamily(familyFeed)), func(r bigtable.Row) error {
 		id := runOf(r.Key())
@@ -106,7 +117,7 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 		}
 		switch {
 		case s.isIdle(id, parsed, x):
-			idle = append(idle, id)
+			s.upkeep.addIdle(marks[id][0])
 		case !parsed.head.Purged && x.through < parsed.head.Seq:
 			run := runGeneration{id, parsed.head.Generation}
 			s.upkeep.lacks[run] = parsed.head.Seq
@@ -123,18 +134,7 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 	for _, id := range old { // first, because compose leaves out runs that are old
 		errs = append(errs, s.unlessSkipped(id, s.endGrant(ctx, id)))
 	}
-	errs = append(errs, s.feed.publishOverdue(ctx, overdue))
-	for _, id := range idle {
-		keep := func() error { return s.upkeep.keepClaim(ctx, int(marks[id][0].key()[1])) }
-		err := keep()
-		if err == nil {
-			err = s.retireMark(ctx, id, keep)
-		}
-		if !errors.Is(err, errClaimLost) {
-			errs = append(errs, s.unlessSkipped(id, err))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.feed.publishOverdue(ctx, overdue))...)
 }
 
 // isIdle reports whether a run needs no mark: it was purged, or it has no live lease, no recent write, and no
@@ -147,7 +147,7 @@ func (s *engine) isIdle(id runstore.RunID, r *row, x *highWater) bool {
 
 // retireMark deletes what is left of a run that is idle or was purged, and then the run's mark. It first
 // replaces the run's revision, so that each earlier write has either been applied or never will be. It calls keep
-// between its requests, and ends when keep returns an error.
+// between its requests, which may take until the next scan, and ends when keep returns an error.
 func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() error) error {
 	when := s.observe()
 	found, err := s.readRun(ctx, id, wholeFamily(familyFeed))
@@ -166,7 +166,12 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 	}
 	// The mark is deleted last, so a scan that is interrupted begins again. A scan that lost its claim would
 	// compete with that of the other handle: each replaces the revision that the other one relies on.
-	collect := func(keys []string) error { return cmp.Or(s.deleteDead(ctx, when, keys), keep()) }
+	collect := func(keys []string) error {
+		if err := s.deleteDead(ctx, when, keys); err != nil {
+			return err
+		}
+		return keep()
+	}
 	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
 		return collect(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !found.head.isOrphan(k) }))
 	}); err != nil {
@@ -176,12 +181,12 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 	if err != nil {
 		return err
 	}
-	packs, err := s.orphanPacks(ctx, id, found, complete, keep)
+	err = s.orphanPacks(ctx, id, found, complete, collect, keep)
 	if errors.Is(err, errMoved) { // the run is in use again
 		return nil
 	}
 	if err == nil {
-		err = collect(packs)
+		err = keep()
 	}
 	if err != nil {
 		return err
@@ -191,23 +196,16 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 	if err != nil || e == nil {
 		return err
 	}
-	return collect([]string{m.key()})
+	return s.deleteDead(ctx, when, []string{m.key()})
 }
 
 // deleteDead deletes rows that no run names, as observed at when or later. If the process may have been
-// suspended since, it reads the epoch first: after a failover a run's head may name the rows again.
+// suspended since, it reads the epoch before each request: after a failover a run's head may name the rows again.
 func (s *engine) deleteDead(ctx context.Context, when observation, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if err := s.checkEpoch(ctx, when); err != nil {
-		return err
-	}
-	dead := make([]mutation, len(keys))
-	for i, k := range keys {
-		dead[i] = remove(k)
-	}
-	return s.writeAll(ctx, dead)
+	return s.deleteGarbage(ctx, []garbageRows{{observation: when, keys: keys}})
 }
 
 // checkEpoch returns errRaised if the epoch was raised after when. It reads the epoch if the process may have
@@ -235,23 +233,64 @@ func (s *engine) bumpRevision(ctx context.Context, id runstore.RunID, rev int64,
 	})
 }
 
-// orphanPacks returns the rows of packs that no head can name any more: those of writes that were not
-// applied, and of records that were replaced. It keeps those that a missing row may name: the last row that
-// names one may come late after a failover. complete says that no row of a cold record is missing. It calls
-// keep after each request.
-func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row, complete bool, keep func() error) (dead []string, err error) {
-	var keys []string
+// orphanPacks calls collect with the rows of packs that no head can name any more: those of writes that were
+// not applied, and of records that were replaced. It keeps those that a missing row may name: the last row that
+// names one may come late after a failover. complete says that no row of a cold record is missing. orphanPacks
+// calls keep after each of its other requests.
+func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row, complete bool, collect func([]string) error, keep func() error) error {
 	prefix := ownedKey(kindPack, id)
-	if err := s.scanPrefix(ctx, prefix, func(page []string) error {
-		keys = append(keys, page...)
-		return keep()
-	}); err != nil || len(keys) == 0 {
-		return nil, err
-	}
+	var named map[string]bool
+	last := eventNonces{block: -1}
+	return s.scanPrefix(ctx, prefix, func(keys []string) (err error) {
+		if err := keep(); err != nil {
+			return err
+		}
+		if named == nil {
+			if named, err = s.namedPacks(ctx, id, found, keep); err != nil {
+				return err
+			}
+		}
+		var dead []string
+		for _, key := range keys {
+			rest := key[len(prefix):]
+			if len(rest) < 25 {
+				continue // this program did not write it
+			}
+			rev, nonce, what, of := fromBE64(rest[:8]), uint64(fromBE64(rest[8:16])), rest[16:17], fromBE64(rest[17:25])
+			switch {
+			case rev > found.head.Rev:
+				// Its write may still be applied.
+			case found.head.Purged || rev < found.head.Generation:
+				dead = append(dead, key)
+			case what == "r":
+				if complete && !named[key[:len(prefix)+25]] {
+					dead = append(dead, key)
+				}
+			default:
+				if block := min((of-1)/segmentSize, found.head.Sealed); block != last.block {
+					if last, err = s.readNonces(ctx, id, found, block); err == nil {
+						err = keep()
+					}
+					if err != nil {
+						return err
+					}
+				}
+				if !last.unknown && (of-1)/segmentSize >= last.from && last.of[of] != nonce {
+					dead = append(dead, key)
+				}
+			}
+		}
+		return collect(dead)
+	})
+}
+
+// namedPacks returns the packs of the records of a run, by the start of their keys. It calls keep after each
+// request.
+func (s *engine) namedPacks(ctx context.Context, id runstore.RunID, found *row, keep func() error) (map[string]bool, error) {
 	named := map[string]bool{}
 	name := func(m *recordMeta) {
 		if m.Pack != nil {
-			named[m.Pack.key(id, 0)[:len(prefix)+25]] = true
+			named[m.Pack.key(id, 0)[:len(ownedKey(kindPack, id))+25]] = true
 		}
 	}
 	for _, item := range found.cells[familyRecords] {
@@ -261,40 +300,7 @@ func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row,
 		}
 		name(&m)
 	}
-	if err := s.coldPacks(ctx, id, found, name); err != nil {
-		return nil, err
-	}
-	last := eventNonces{block: -1}
-	for _, key := range keys {
-		rest := key[len(prefix):]
-		if len(rest) < 25 {
-			continue // this program did not write it
-		}
-		rev, nonce, what, of := fromBE64(rest[:8]), uint64(fromBE64(rest[8:16])), rest[16:17], fromBE64(rest[17:25])
-		switch {
-		case rev > found.head.Rev:
-			// Its write may still be applied.
-		case found.head.Purged || rev < found.head.Generation:
-			dead = append(dead, key)
-		case what == "r":
-			if complete && !named[key[:len(prefix)+25]] {
-				dead = append(dead, key)
-			}
-		default:
-			if block := min((of-1)/segmentSize, found.head.Sealed); block != last.block {
-				if last, err = s.readNonces(ctx, id, found, block); err == nil {
-					err = keep()
-				}
-				if err != nil {
-					return nil, err
-				}
-			}
-			if !last.unknown && (of-1)/segmentSize >= last.from && last.of[of] != nonce {
-				dead = append(dead, key)
-			}
-		}
-	}
-	return dead, nil
+	return named, s.coldPacks(ctx, id, found, keep, name)
 }
 
 // eventNonces has the nonces of the writes that appended some events, by the seqs of the events: those of a

@@ -82,7 +82,7 @@ func parseRow(r bigtable.Row) (*row, error) {
 	for _, item := range r[familyHead] {
 		switch qualifier(familyHead, item) {
 		case columnHead:
-			h, err := decodeHead(item.Value)
+			h, err := decodeHead(runOf(r.Key()), item.Value)
 			if err != nil {
 				return nil, ofRun(runOf(r.Key()), err)
 			}
@@ -185,32 +185,37 @@ type mutation struct {
 	n   int // about its size in bytes
 }
 
-// maxMessage bounds the bytes that one request of writeAll carries.
-const maxMessage = 2 << 20
+// maxMessage and maxMutations bound the bytes and the rows that one request of writeAll or deleteGarbage carries.
+const (
+	maxMessage   = 2 << 20
+	maxMutations = 10_000
+)
 
 // writeAll applies idempotent changes of rows, with as few requests as possible. The changes of one
 // request are applied in any order, and each separately.
 func (s *engine) writeAll(ctx context.Context, all []mutation) error {
 	for len(all) > 0 {
 		n, size := 0, 0
-		for n < len(all) && n < 10_000 && (n == 0 || size+all[n].n < maxMessage) {
+		for n < len(all) && n < maxMutations && (n == 0 || size+all[n].n < maxMessage) {
 			size += all[n].n
 			n++
 		}
-		keys, muts := make([]string, n), make([]*bigtable.Mutation, n)
-		for i, m := range all[:n] {
-			keys[i], muts[i] = m.key, m.m
-		}
-		err := s.retry(ctx, func(ctx context.Context) error {
-			errs, err := s.table.ApplyBulk(ctx, keys, muts)
-			return errors.Join(append(errs, err)...)
-		})
-		if err != nil {
+		if err := s.retry(ctx, func(ctx context.Context) error { return s.applyBulk(ctx, all[:n]) }); err != nil {
 			return err
 		}
 		all = all[n:]
 	}
 	return nil
+}
+
+// applyBulk sends one request with changes of rows.
+func (s *engine) applyBulk(ctx context.Context, all []mutation) error {
+	keys, muts := make([]string, len(all)), make([]*bigtable.Mutation, len(all))
+	for i, m := range all {
+		keys[i], muts[i] = m.key, m.m
+	}
+	errs, err := s.table.ApplyBulk(ctx, keys, muts)
+	return errors.Join(append(errs, err)...)
 }
 
 func put(key, column string, value []byte) mutation { return putAt(key, column, 0, value) }

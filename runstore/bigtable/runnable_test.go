@@ -311,15 +311,25 @@ func TestRPCsOfARunnableRun(t *testing.T) {
 	}), rpcs(swaps); got != want {
 		t.Errorf("renew: got %s, want %s", got, want)
 	}
-	if got, want := of(func() {
-		if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
-			t.Error(err)
+	for i, want := range []string{rpcs(swaps, writes), rpcs(writes, reads)} {
+		if got := of(func() {
+			if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+				t.Error(err)
+			}
+		}); got != want {
+			t.Errorf("release, repeated %d times: got %s, want %s", i, got, want)
 		}
-	}), rpcs(swaps, writes); got != want {
-		t.Errorf("release: got %s, want %s", got, want)
 	}
-	if got, want := of(func() { grant(t, s, "run", time.Minute) }), rpcs(swaps, writes, reads); got != want {
-		t.Errorf("acquire: got %s, want %s", got, want)
+	for i, want := range []string{rpcs(swaps, writes, reads), rpcs(writes, reads)} {
+		if got := of(func() {
+			if _, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+				Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "driver", TTL: time.Minute, Grant: "repeated"},
+			}); err != nil {
+				t.Error(err)
+			}
+		}); got != want {
+			t.Errorf("acquire, repeated %d times: got %s, want %s", i, got, want)
+		}
 	}
 }
 

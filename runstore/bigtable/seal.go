@@ -165,27 +165,21 @@ func (s *engine) prepareSeal(ctx context.Context, id runstore.RunID) error {
 	return s.deleteDead(ctx, when, dead)
 }
 
-// sealNow seals the events of a row that has no room for another one. The caller holds the run's lock. No
-// caller's batch is part of a seal, so the error is never ErrUnknownOutcome.
-func (s *engine) sealNow(ctx context.Context, r *cachedRun, t *outcome.Backoff) error {
-	p, err := s.copySegments(ctx, r.id, segmentSize)
-	if err != nil {
-		return err
-	}
-	if p == nil || !p.isNext(&r.head) { // another handle writes to the run
-		r.forget()
-		if !t.More(ctx) {
-			return outcome.Unavailable(errBusy)
-		}
+// sealNext makes sure that the next write of a full row seals some of its events: it copies segments, unless the
+// background has copied the next ones. If another handle writes to the run, sealNext drops what this handle
+// remembers of the run, and the caller reads the run again. The caller holds the run's lock.
+func (s *engine) sealNext(ctx context.Context, r *cachedRun, t *outcome.Backoff) error {
+	if p := r.pendingSeal.Load(); p != nil && p.isNext(&r.head) {
 		return nil
 	}
-	e := newEdit(r, runstore.FromMicros(r.head.Time))
-	e.seal(p)
-	swapped, _, err := s.swap(ctx, r, e, t, nil)
-	if err != nil || !swapped { // the caller reads the row again: a copy of the change may have been applied
-		r.forget()
-		return asUnavailable(r.id, err)
+	p, err := s.copySegments(ctx, r.id, segmentSize)
+	if err == nil && p != nil && p.isNext(&r.head) {
+		r.pendingSeal.Store(p)
+		return nil
 	}
-	s.noteApplied(r, e)
-	return nil
+	r.forget()
+	if err == nil && !t.More(ctx) {
+		err = outcome.Unavailable(outcome.Cause(ctx, errBusy))
+	}
+	return err
 }

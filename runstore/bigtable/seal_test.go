@@ -214,6 +214,50 @@ func TestSealIsCut(t *testing.T) {
 	}
 }
 
+// A write that seals a full row is applied once, as a whole, though its reply is lost or another handle's write
+// comes before it: one that leaves the row full, or one that seals it.
+func TestWriteThatSealsIsAppliedOnce(t *testing.T) {
+	t.Parallel()
+	const full = 518 // the next write seals
+	for _, harm := range []string{"reply lost", "record before", "event before"} {
+		t.Run(harm, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			other := openBare(t, table)
+			lease := hold(t, other, "run")
+			next := full + 1
+			meanwhile := func() {}
+			s := openBare(t, table, meddle(func(_ context.Context, send func() error) error {
+				now := meanwhile
+				meanwhile = func() {}
+				now()
+				return send()
+			}))
+			fill(t, s, lease, 1, full)
+			switch harm {
+			case "reply lost":
+				lost := server(t).DropReplies(1, served(table, swaps))
+				defer lost.Stop()
+			case "record before":
+				meanwhile = func() {
+					b := runstore.NewBatch("run", lease.Fence())
+					b.Put("key", nil)
+					commit(t, other, b)
+				}
+			case "event before":
+				meanwhile = func() { fill(t, other, lease, full+1, 1) }
+				next++
+			}
+			fill(t, s, lease, next, 7)
+			readsAs(t, s, next+6)
+			readsAs(t, openBare(t, table), next+6)
+			if n := len(segmentRows(t, raw(t, table))); n != 7 { // the eighth, the last whole one, stays in the row
+				t.Errorf("there are %d segments, want 7", n)
+			}
+		})
+	}
+}
+
 // rest returns the rows of a table that belong to runs, but for the runs' own.
 func rest(t testing.TB, tbl *client.Table) (found []string) {
 	t.Helper()

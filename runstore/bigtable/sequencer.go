@@ -268,10 +268,7 @@ func (q *sequencer) extendLog(ctx context.Context, g *feedPage, appendable bool)
 		if q.others = 0; has && now.number == before.number {
 			q.others = now.entries - before.entries - 1
 		}
-		if has {
-			err = q.store.prunePage(ctx, now)
-		}
-		return has, err
+		return has, nil
 	}
 	if q.open != nil {
 		// Other handles may have appended events that g names, so the caller composes g again.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
-	tableadmin "cloud.google.com/go/bigtable/admin/apiv2"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -171,15 +170,15 @@ func (s *engine) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	admin, err := bigtable.NewAdminClient(ctx, s.opts.Project, s.opts.Instance, adminOpts...)
+	tables, err := bigtable.NewAdminClient(ctx, s.opts.Project, s.opts.Instance, adminOpts...)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = admin.Close() }() // nothing was left undone
-	if err := s.retry(ctx, func(ctx context.Context) error { return s.prepare(ctx, admin) }); err != nil {
+	defer func() { _ = tables.Close() }() // nothing was left undone
+	if err := s.retry(ctx, func(ctx context.Context) error { return s.prepare(ctx, tables) }); err != nil {
 		return err
 	}
-	if err := s.readRestored(ctx, adminOpts); err != nil {
+	if err := s.readRestored(ctx, tables); err != nil {
 		return err
 	}
 	if !s.emulated {
@@ -221,16 +220,6 @@ func (s *engine) transport() (clientOpts, adminOpts []option.ClientOption, err e
 		return nil, nil, err
 	}
 	return []option.ClientOption{option.WithGRPCConn(s.conn)}, []option.ClientOption{option.WithGRPCConn(admin)}, nil
-}
-
-// readRestored sets restored.
-func (s *engine) readRestored(ctx context.Context, adminOpts []option.ClientOption) error {
-	tables, err := tableadmin.NewBigtableTableAdminClient(ctx, adminOpts...)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tables.Close() }() // nothing was left undone
-	return s.retry(ctx, func(ctx context.Context) (err error) { s.restored, err = s.restoredFrom(ctx, tables); return err })
 }
 
 // dialData makes the data client.

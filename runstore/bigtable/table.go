@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
-	tableadmin "cloud.google.com/go/bigtable/admin/apiv2"
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/admin"
 )
 
 // The column families. A run's row uses several, so that each read selects only the cells that it needs.
@@ -40,88 +40,113 @@ var families = map[string]bigtable.GCPolicy{
 var keepOne = bigtable.MaxVersionsPolicy(1)
 
 // prepare creates the table and its families if they are missing.
-func (s *engine) prepare(ctx context.Context, admin *bigtable.AdminClient) error {
-	for {
-		info, err := admin.TableInfo(ctx, s.opts.Table)
-		switch {
-		case status.Code(err) == codes.NotFound && s.opts.NoCreate:
-			return outcome.Unavailable(fmt.Errorf("bigtable: there is no table %s; create it: cbt -project %s -instance %s createtable %s families=%s",
-				s.opts.Table, s.opts.Project, s.opts.Instance, s.opts.Table, familiesFor(slices.Sorted(maps.Keys(families)), ":maxversions=1", ",")))
-		case status.Code(err) == codes.NotFound:
-			conf := &bigtable.TableConf{TableID: s.opts.Table, Families: families}
-			if err := admin.CreateTableFromConf(ctx, conf); err != nil && status.Code(err) != codes.AlreadyExists {
-				return err
-			}
-			return nil
-		case err != nil:
-			return err
-		}
-		var missing []string
-		for family := range families {
-			if !slices.Contains(info.Families, family) {
-				missing = append(missing, family)
-			}
-		}
-		slices.Sort(missing)
-		if err := checkCollection(info); err != nil {
-			return err
-		}
-		if len(missing) == 0 {
-			return nil
-		}
-		if s.opts.NoCreate {
-			return outcome.Unavailable(fmt.Errorf("bigtable: the table %s lacks families; create them: %s", s.opts.Table,
-				familiesFor(missing, "", "; ", "cbt -project "+s.opts.Project+" -instance "+s.opts.Instance+" createfamily "+s.opts.Table+" ")))
-		}
-		for _, family := range missing {
-			if err := admin.CreateColumnFamily(ctx, s.opts.Table, family); err != nil && status.Code(err) != codes.AlreadyExists {
-				return err
-			}
-			if err := admin.SetGCPolicy(ctx, s.opts.Table, family, families[family]); err != nil {
-				return err
-			}
-		}
+func (s *engine) prepare(ctx context.Context, tables *bigtable.AdminClient) error {
+	info, err := s.tableInfo(ctx, tables)
+	if err != nil {
+		return err
 	}
-}
-
-// restoredFrom returns the name and the start time of the backup from which the table was restored, or
-// "" if it was not restored. A backup has only what was written before its start, so the table that is
-// restored from it records another backup, or none.
-func (s *engine) restoredFrom(ctx context.Context, admin *tableadmin.BigtableTableAdminClient) (string, error) {
-	table, err := admin.GetTable(ctx, &adminpb.GetTableRequest{
-		Name: fmt.Sprintf("projects/%s/instances/%s/tables/%s", s.opts.Project, s.opts.Instance, s.opts.Table), View: adminpb.Table_FULL,
-	})
-	if err != nil || table.GetRestoreInfo() == nil {
-		return "", err
+	steps := s.steps(info)
+	switch {
+	case len(steps) == 0:
+		return nil
+	case s.opts.NoCreate:
+		problem := "the table " + s.opts.Table + " lacks families; create them: "
+		if info == nil {
+			problem = "there is no table " + s.opts.Table + "; create it: "
+		}
+		var commands []string
+		for _, step := range steps {
+			commands = append(commands, step.Statements...)
+		}
+		return outcome.Unavailable(errors.New("bigtable: " + problem + strings.Join(commands, "; ")))
+	case info == nil:
+		err := tables.CreateTableFromConf(ctx, &bigtable.TableConf{TableID: s.opts.Table, Families: families})
+		return unlessExists(err)
 	}
-	backup := table.GetRestoreInfo().GetBackupInfo()
-	return backup.GetBackup() + "@" + backup.GetStartTime().AsTime().Format(time.RFC3339Nano), nil
-}
-
-// checkCollection refuses a family whose cells may be collected by age. The timestamps of most cells
-// name epochs and are no times (failover.go), so all would be deleted.
-func checkCollection(info *bigtable.TableInfo) error {
-	for _, f := range info.FamilyInfos {
-		if _, ours := families[f.Name]; ours && strings.Contains(f.GCPolicy, "age") {
-			return outcome.Unavailable(fmt.Errorf("bigtable: the garbage collection of family %s (%s) goes by age and would delete the store; set maxversions=1", f.Name, f.GCPolicy))
+	for _, family := range missingFamilies(info) {
+		config := bigtable.Family{GCPolicy: families[family]}
+		if err := unlessExists(tables.CreateColumnFamilyWithConfig(ctx, s.opts.Table, family, config)); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func familiesFor(names []string, suffix, separator string, prefix ...string) string {
-	all := make([]string, len(names))
-	for i, n := range names {
-		all[i] = strings.Join(prefix, "") + n + suffix
+// unlessExists returns err, or nil if another handle has created the same.
+func unlessExists(err error) error {
+	if status.Code(err) == codes.AlreadyExists {
+		return nil
 	}
-	return strings.Join(all, separator)
+	return err
+}
+
+// tableInfo returns what the Admin API says about the table, and nil if there is none. It refuses a family whose
+// cells may be collected by age: the timestamps of most cells name epochs and are no times (failover.go), so all
+// would be deleted.
+func (s *engine) tableInfo(ctx context.Context, tables *bigtable.AdminClient) (*bigtable.TableInfo, error) {
+	info, err := tables.TableInfo(ctx, s.opts.Table)
+	if status.Code(err) == codes.NotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range info.FamilyInfos {
+		if _, ours := families[f.Name]; ours && strings.Contains(f.GCPolicy, "age") {
+			return nil, outcome.Unavailable(fmt.Errorf("bigtable: the garbage collection of family %s (%s) goes by age and would delete the store; set maxversions=1", f.Name, f.GCPolicy))
+		}
+	}
+	return info, nil
+}
+
+// missingFamilies returns the families that a table lacks; all of them if info is nil.
+func missingFamilies(info *bigtable.TableInfo) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(families)), func(family string) bool {
+		return info != nil && slices.Contains(info.Families, family)
+	})
+}
+
+// steps returns the steps that create what a table lacks. info is nil if there is no table.
+func (s *engine) steps(info *bigtable.TableInfo) (steps []admin.Step) {
+	cbt := fmt.Sprintf("cbt -project %s -instance %s ", s.opts.Project, s.opts.Instance)
+	missing := missingFamilies(info)
+	if info == nil {
+		all := strings.Join(missing, ":maxversions=1,") + ":maxversions=1"
+		return []admin.Step{{Name: "create the table", Statements: []string{cbt + "createtable " + s.opts.Table + " families=" + all}}}
+	}
+	for _, family := range missing {
+		steps = append(steps, admin.Step{Name: "create the family " + family, Statements: []string{
+			cbt + "createfamily " + s.opts.Table + " " + family,
+			cbt + "setgcpolicy " + s.opts.Table + " " + family + " maxversions=1",
+		}})
+	}
+	return steps
+}
+
+// readRestored sets restored to the name and the start time of the backup from which the table was restored,
+// or to "" if it was not restored. A backup has only what was written before its start, so the table that is
+// restored from it records another backup, or none.
+func (s *engine) readRestored(ctx context.Context, tables *bigtable.AdminClient) error {
+	return s.retry(ctx, func(ctx context.Context) error {
+		table, err := tables.TableAdminClientV2().GetTable(ctx, &adminpb.GetTableRequest{
+			Name: fmt.Sprintf("projects/%s/instances/%s/tables/%s", s.opts.Project, s.opts.Instance, s.opts.Table), View: adminpb.Table_FULL,
+		})
+		if err != nil {
+			return err
+		}
+		if s.restored = ""; table.GetRestoreInfo() != nil {
+			backup := table.GetRestoreInfo().GetBackupInfo()
+			s.restored = backup.GetBackup() + "@" + backup.GetStartTime().AsTime().Format(time.RFC3339Nano)
+		}
+		return nil
+	})
 }
 
 // checkProfile returns errProfile if the app profile does not allow conditional mutations. If the account may
 // not read app profiles, it logs a warning, and the first write fails.
-func (s *engine) checkProfile(ctx context.Context, admin *bigtable.InstanceAdminClient) error {
+func (s *engine) checkProfile(ctx context.Context, instances *bigtable.InstanceAdminClient) error {
 	name := s.profileName()
-	profile, err := admin.GetAppProfile(ctx, s.opts.Instance, name)
+	profile, err := instances.GetAppProfile(ctx, s.opts.Instance, name)
 	if err != nil {
 		if c := status.Code(err); c == codes.PermissionDenied || c == codes.Unimplemented {
 			s.opts.Logger.Warn("bigtable: the app profile cannot be read; it must route to a single cluster and allow single-row transactions",

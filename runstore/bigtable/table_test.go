@@ -1,12 +1,17 @@
 package bigtable_test
 
 import (
+	"context"
 	"errors"
+	"path"
 	"strings"
 	"sync"
 	"testing"
 
 	client "cloud.google.com/go/bigtable"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
@@ -85,17 +90,76 @@ func TestMissingTable(t *testing.T) {
 	}
 	_, err = tryOpen(t, table, noCreate)
 	for _, c := range commands(t, err, arguments) {
-		name, ok := strings.CutPrefix(c, "createfamily "+table.Table+" ")
-		name, _, _ = strings.Cut(name, ":")
-		if !ok || name != "e" && name != "h" {
-			t.Fatalf("told %q, want createfamily %s e, or h", c, table.Table)
+		word := strings.Fields(c)
+		if len(word) < 3 || word[1] != table.Table || word[2] != "e" && word[2] != "h" {
+			t.Fatalf("got the command %q, want one for the family e or h of %s", c, table.Table)
 		}
-		if err := a.CreateColumnFamily(t.Context(), table.Table, name); err != nil {
+		switch {
+		case word[0] == "createfamily" && len(word) == 3:
+			err = a.CreateColumnFamily(t.Context(), table.Table, word[2])
+		case word[0] == "setgcpolicy" && len(word) == 4 && word[3] == "maxversions=1":
+			err = a.SetGCPolicy(t.Context(), table.Table, word[2], client.MaxVersionsPolicy(1))
+		default:
+			t.Fatalf("got the command %q, want createfamily or setgcpolicy", c)
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	s := open(t, table, noCreate)
 	commit(t, s, appending(hold(t, s, "run"), "event"))
+	keepsOneVersion(t, a, table, 7)
+}
+
+// keepsOneVersion checks the number of a table's families, and that each of them keeps one version of its cells.
+// A family "mine" keeps three.
+func keepsOneVersion(t testing.TB, a *client.AdminClient, table bigtableemulator.TableName, n int) {
+	t.Helper()
+	info, err := a.TableInfo(t.Context(), table.Table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(info.FamilyInfos) != n {
+		t.Errorf("the table has the families %v, want %d", info.Families, n)
+	}
+	for _, f := range info.FamilyInfos {
+		want := "versions() > 1"
+		if f.Name == "mine" {
+			want = "versions() > 3"
+		}
+		if f.GCPolicy != want {
+			t.Errorf("the family %s has the policy %q, want %q", f.Name, f.GCPolicy, want)
+		}
+	}
+}
+
+// An opening that is cut behind its first request to add a family leaves no family without its policy.
+func TestFamilyIsCreatedWithItsPolicy(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	a := admin(t, table)
+	if err := a.CreateTableFromConf(t.Context(), &client.TableConf{TableID: table.Table, Families: map[string]client.GCPolicy{
+		"h": client.MaxVersionsPolicy(1),
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	requests := 0
+	_, err := tryOpen(t, table, func(o *bigtable.Options) {
+		o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if path.Base(method) == "ModifyColumnFamilies" {
+					if requests++; requests > 1 {
+						return status.Error(codes.PermissionDenied, "refused by the test")
+					}
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}))
+	})
+	if !errors.Is(err, runstore.ErrUnavailable) || requests != 2 {
+		t.Fatalf("got %v after %d requests, want ErrUnavailable after two", err, requests)
+	}
+	_ = open(t, table)
+	keepsOneVersion(t, a, table, 7)
 }
 
 // A table that is there is used as it is; families that it lacks are added, with the
@@ -117,22 +181,7 @@ func TestExistingTable(t *testing.T) {
 			t.Errorf("got %d events, %v, want 1", len(found), err)
 		}
 	}
-	info, err := a.TableInfo(t.Context(), table.Table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(info.FamilyInfos) != 8 {
-		t.Errorf("the table has the families %v", info.Families)
-	}
-	for _, f := range info.FamilyInfos {
-		want := "versions() > 1"
-		if f.Name == "mine" {
-			want = "versions() > 3"
-		}
-		if f.GCPolicy != want {
-			t.Errorf("the family %s has the policy %q, want %q", f.Name, f.GCPolicy, want)
-		}
-	}
+	keepsOneVersion(t, a, table, 8)
 }
 
 // Many processes that start at once, and find no table, share one store.

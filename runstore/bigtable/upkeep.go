@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"iter"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"cloud.google.com/go/bigtable"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
@@ -32,12 +34,18 @@ type upkeep struct {
 	// The goroutine of the scans owns the following.
 	scans    int
 	observed [shards]observedClaim
-	claimed  []int              // the shards that the present scan has claimed; nil: it needs no claims
+	claimed  []int              // the shards that the present scan has claimed
 	renewed  localclock.Reading // when the claims were renewed last
 	renewal  time.Duration      // how long after that a scan renews them again
 	// lacks maps each run whose row does not say that the feed has all its events to its last event, as the
 	// present scan has read it. lacked is that map of the previous scan.
 	lacks, lacked map[runGeneration]int64
+	idle          []mark             // of runs that the present scan has found idle
+	retiring      *retirement        // that the last scan has left unfinished, or nil
+	retireTime    time.Duration      // how long a scan retires marks
+	retiresSince  localclock.Reading // when the present scan began to retire marks
+	retired       time.Duration      // how long the last scan has retired marks
+	unfinished    bool               // the last scan has left marks to retire
 }
 
 // claim names the handle that scans a shard of the marks. The zero claim is no claim.
@@ -61,6 +69,11 @@ const (
 	compactEvery = 8
 	// renewClaimsEvery is how often a scan renews its claims: four times in claimTTL.
 	renewClaimsEvery = claimTTL / 4
+	// retireTime is how long a scan retires marks. 2 s: the shortest pause between two scans, so retirements
+	// do not delay the next scan.
+	retireTime = orphanScanEvery / 2
+	// maxIdle bounds the marks that one scan has retired: many more than it can retire in retireTime.
+	maxIdle = 10_000
 )
 
 // claimUse is what updateClaims does with claims.
@@ -76,7 +89,7 @@ const (
 var errClaimLost = errors.New("bigtable: another handle has claimed the marks")
 
 func newUpkeep(s *engine) *upkeep {
-	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns(), renewal: renewClaimsEvery}
+	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns(), renewal: renewClaimsEvery, retireTime: max(retireTime, s.opts.bound)}
 }
 
 // sealLoop seals runs that have become long, until the handle is closed.
@@ -108,7 +121,7 @@ func (u *upkeep) sealPending(ctx context.Context) {
 }
 
 // scanLoop scans the claimed shards for orphans, until the handle is closed. A handle without a claim looks
-// for free shards half as often.
+// for free shards half as often. A scan that has left marks to retire is followed by the next at once.
 func (u *upkeep) scanLoop() {
 	timer := time.NewTimer(rand.N(orphanScanEvery))
 	defer timer.Stop()
@@ -118,6 +131,7 @@ func (u *upkeep) scanLoop() {
 		case <-u.store.draining:
 			ctx, cancel := context.WithTimeout(u.store.stopped, u.store.closeGrace)
 			defer cancel()
+			u.stopRetiring()
 			_, _ = u.updateClaims(ctx, releaseClaims) // if it fails, the claims are free after claimTTL
 			return
 		}
@@ -125,7 +139,11 @@ func (u *upkeep) scanLoop() {
 		if u.scanClaimed(u.store.stopped) == 0 {
 			every *= 2
 		}
-		timer.Reset(every/2 + rand.N(every))
+		wait := every/2 + rand.N(every) - u.retired
+		if u.unfinished {
+			wait = 0
+		}
+		timer.Reset(wait)
 	}
 }
 
@@ -135,12 +153,14 @@ func (u *upkeep) scanClaimed(ctx context.Context) int {
 	if err != nil && ctx.Err() == nil {
 		u.store.opts.Logger.Warn("bigtable: the marks cannot be claimed", "error", err)
 	}
-	if len(mine) == 0 {
+	if u.retired, u.unfinished = 0, false; len(mine) == 0 {
+		if err == nil { // other handles have claimed all shards
+			u.stopRetiring()
+		}
 		return 0
 	}
 	u.claimed, u.renewed = mine, u.store.clock.local.Read()
 	err = u.store.orphanScan(ctx, mine)
-	u.claimed = nil
 	if u.scans++; err == nil && mine[0] == 0 && u.scans%compactEvery == 0 {
 		err = u.store.compactNext(ctx, hashed(be64(rand.Int64())))
 	}
@@ -150,20 +170,86 @@ func (u *upkeep) scanClaimed(ctx context.Context) int {
 	return len(mine)
 }
 
+// retirement is the work on the mark of an idle run. It is a coroutine: a scan may leave it between two requests,
+// and the next scan resumes it there.
+type retirement struct {
+	run    runstore.RunID
+	resume func() (struct{}, bool) // runs it, and reports whether it is unfinished
+	stop   func()
+	err    error // of the retirement when it has ended
+}
+
+// addIdle has the present scan retire the mark of an idle run.
+func (u *upkeep) addIdle(m mark) {
+	if len(u.idle) < maxIdle { // the next scan finds the others
+		u.idle = append(u.idle, m)
+	}
+}
+
+// retireMarks retires the marks of the runs that the present scan has found idle. It ends after retireTime,
+// because the events of handles that died wait for the next scan. The retirement of a large run may take
+// minutes: retireMarks leaves it between two requests, and the next scan resumes it before it begins others.
+func (u *upkeep) retireMarks(ctx context.Context) {
+	u.retiresSince = u.store.clock.local.Read()
+	if u.retiring != nil {
+		u.idle = slices.DeleteFunc(u.idle, func(m mark) bool { return m.run == u.retiring.run })
+	}
+	for first := true; u.retiring != nil || len(u.idle) > 0 && (first || !u.isLate()); first = false {
+		if u.retiring == nil {
+			u.retiring, u.idle = u.newRetirement(ctx, u.idle[0]), u.idle[1:]
+		}
+		r := u.retiring
+		if _, unfinished := r.resume(); unfinished {
+			break
+		}
+		u.retiring = nil
+		if errors.Is(r.err, errClaimLost) || errors.Is(r.err, errStopped) {
+			continue
+		}
+		if err := u.store.unlessSkipped(r.run, r.err); err != nil && ctx.Err() == nil {
+			u.store.opts.Logger.Warn("bigtable: the orphan scan of an idle run failed", "run", string(r.run), "error", err)
+		}
+	}
+	u.retired, u.unfinished = u.store.clock.local.Since(u.retiresSince), u.retiring != nil || len(u.idle) > 0
+}
+
+// isLate reports whether the present scan has retired marks for retireTime.
+func (u *upkeep) isLate() bool { return u.store.clock.local.Since(u.retiresSince) >= u.retireTime }
+
+// newRetirement returns the retirement of a mark, which begins when it is resumed.
+func (u *upkeep) newRetirement(ctx context.Context, m mark) *retirement {
+	r := &retirement{run: m.run}
+	r.resume, r.stop = iter.Pull(func(yield func(struct{}) bool) {
+		keep := func() error {
+			if u.isLate() && !yield(struct{}{}) || u.store.isClosed() {
+				return errStopped
+			}
+			return u.keepClaim(ctx, int(m.key()[1]))
+		}
+		if r.err = keep(); r.err == nil {
+			r.err = u.store.retireMark(ctx, m.run, keep)
+		}
+	})
+	return r
+}
+
+// stopRetiring ends the retirement that the last scan has left unfinished. A later scan begins it anew.
+func (u *upkeep) stopRetiring() {
+	if u.retiring != nil {
+		u.retiring.stop()
+		u.retiring = nil
+	}
+}
+
 // keepClaim renews the claims of a long scan when that is due. It returns errClaimLost if another handle has
 // claimed the shard. If it cannot renew the claims, the scan goes on: no guarantee depends on them.
 func (u *upkeep) keepClaim(ctx context.Context, shard int) error {
-	if u.claimed == nil {
-		return nil
-	}
 	if now := u.store.clock.local.Read(); u.store.clock.local.Since(u.renewed) >= u.renewal {
 		mine, err := u.updateClaims(ctx, renewClaims)
 		if err != nil {
 			return nil
 		}
-		if u.claimed, u.renewed = mine, now; mine == nil {
-			u.claimed = []int{}
-		}
+		u.claimed, u.renewed = mine, now
 	}
 	if !slices.Contains(u.claimed, shard) {
 		return errClaimLost

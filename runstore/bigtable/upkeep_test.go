@@ -6,23 +6,55 @@ import (
 	"strings"
 	"testing"
 
+	client "cloud.google.com/go/bigtable"
+
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
 // requestsOf returns the number of background requests that do causes.
-func requestsOf(t testing.TB, table bigtableemulator.TableName, do func()) (all int) {
+func requestsOf(t testing.TB, table bigtableemulator.TableName, do func()) int {
+	t.Helper()
+	return len(backgroundOf(t, table, do))
+}
+
+// backgroundOf returns the methods of the background requests that do causes, one after another.
+func backgroundOf(t testing.TB, table bigtableemulator.TableName, do func()) (all []string) {
 	t.Helper()
 	watch := server(t).Watch(func(c bigtableemulator.Call) bool {
 		if c.Table == table.String() && !isServed(c) {
-			all++
+			all = append(all, c.Method)
 		}
 		return false
 	})
 	defer watch.Stop()
 	do()
 	return all
+}
+
+// An orphan scan makes three requests for each 2,000 marks: it reads the marks, the epoch and the heads of the runs.
+func TestRequestsOfManyMarks(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	marks := 0
+	for _, n := range []int{1, 2001, 4001} {
+		var rows []string
+		var sets []*client.Mutation
+		for ; marks < n; marks++ {
+			set := client.NewMutation()
+			set.Set("x", "", 0, nil)
+			rows, sets = append(rows, bigtable.MarkKey(runstore.RunID(fmt.Sprint("run ", marks)), 1, 1)), append(sets, set)
+		}
+		if errs, err := tbl.ApplyBulk(t.Context(), rows, sets); err != nil || errs != nil {
+			t.Fatal(errs, err)
+		}
+		got := requestsOf(t, table, func() { bigtable.OrphanScanOnce(t.Context(), s) })
+		if want := 3 * (1 + n/2000); got != want {
+			t.Errorf("a scan of %d marks makes %d requests, want %d", n, got, want)
+		}
+	}
 }
 
 // The orphan scans make the same requests however many handles are open: each shard is
