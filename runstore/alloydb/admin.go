@@ -41,9 +41,6 @@ func onPrimary(ctx context.Context, u runstore.URL, f func(opts *Options, r rout
 	if err != nil {
 		return err
 	}
-	if err := opts.check(); err != nil {
-		return err
-	}
 	r, err := opts.route(ctx, opts.Instance+opts.Host) // one of them is empty
 	if err != nil {
 		return openError(err)

@@ -1,6 +1,7 @@
 package alloydb_test
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/tapestore/tapestore/conformance/effort"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/alloydb"
+	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // Connections are cut over and over while several writers append. Every write is
@@ -83,6 +85,48 @@ func TestFailoverInMidLoad(t *testing.T) {
 		if strings.Join(got, " ") != strings.Join(want, " ") {
 			t.Errorf("writer %d: journal has %v, want 0 to %d once each", w, got, each-1)
 		}
+	}
+}
+
+// While the primary refuses connections, a write fails after RetryTimeout, as not applied or as of an
+// unknown outcome. With a longer RetryTimeout it is applied once the primary is back, and once only.
+func TestRetryTimeoutInALongFailover(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name     string
+		timeout  time.Duration
+		outlasts bool
+	}{
+		{"shorter than the failover", time.Second, false},
+		{"longer than the failover", 10 * time.Minute, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := standIn(t)
+			o := options(t, s)
+			o.IAM = true
+			o.Postgres = &postgres.Options{RetryTimeout: tc.timeout}
+			store := open(t, o)
+			lease := begin(t, store, "run")
+			s.RefuseConnections("the primary is away")
+			s.CutConnections()
+			result := make(chan error, 1)
+			before := s.Stats()
+			go func() { result <- appendOne(t.Context(), store, lease, "in the failover") }()
+			if tc.outlasts {
+				waitFor(t, "the write is refused a connection", func() bool { return s.Stats().Refused > before.Refused })
+				s.RefuseConnections("")
+			}
+			err := <-result
+			s.RefuseConnections("")
+			if applied := err == nil; applied != tc.outlasts || !applied && !errors.Is(err, runstore.ErrUnavailable) && !errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Errorf("got %v, want an applied write: %t", err, tc.outlasts)
+			}
+			events, err := store.ReadJournal(t.Context(), "run", 2, 10)
+			if err != nil || len(events) > 1 || tc.outlasts && len(events) != 1 {
+				t.Errorf("got events %+v, %v", events, err)
+			}
+		})
 	}
 }
 

@@ -3,8 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"path"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -134,14 +132,9 @@ func unavailable(ctx context.Context, err error) error {
 }
 
 // plan compares the schema with this program's.
-func (e *engine) plan(ctx context.Context, conn *pgx.Conn) (admin.Plan, error) {
-	names, err := fs.Glob(schemaFiles, "schema/*.sql")
-	if err != nil {
-		panic(err) // the pattern is constant
-	}
-	steps := migrations()
-	p := admin.Plan{Holder: fmt.Sprintf("schema %q of database %q", e.opts.Schema, conn.Config().Database), Program: len(steps)}
-	if p.Version, err = e.schemaVersion(ctx, conn, len(steps)); err != nil || p.Version == len(steps) {
+func (e *engine) plan(ctx context.Context, conn *pgx.Conn) (p admin.Plan, err error) {
+	p = admin.Plan{Holder: fmt.Sprintf("schema %q of database %q", e.opts.Schema, conn.Config().Database), Program: len(migrations)}
+	if p.Version, err = e.schemaVersion(ctx, conn); err != nil || p.Version == len(migrations) {
 		return p, err
 	}
 	if p.Version == 0 {
@@ -156,16 +149,17 @@ func (e *engine) plan(ctx context.Context, conn *pgx.Conn) (admin.Plan, error) {
 		first.Statements = append(first.Statements, e.sql(startVersions)+";")
 		p.Steps = append(p.Steps, first)
 	}
-	for i := p.Version; i < len(steps); i++ {
-		step := admin.Step{Name: "version " + strings.TrimSuffix(path.Base(names[i]), ".sql"), Statements: []string{strings.TrimSpace(e.sql(steps[i]))}}
-		if i == 0 {
+	for i, m := range migrations[p.Version:] {
+		version := p.Version + i + 1
+		step := admin.Step{Name: "version " + m.Name, Statements: []string{strings.TrimSpace(e.sql(m.Text))}}
+		if version == 1 {
 			at, err := incarnationOf(ctx, conn)
 			if err != nil {
 				return p, err
 			}
 			step.Statements = append(step.Statements, fmt.Sprintf("%s; -- $1 = %q, $2 = %d", e.sql(sqlStoreInsert), at.cluster, at.timeline))
 		}
-		step.Statements = append(step.Statements, fmt.Sprintf("%s; -- $1 = %d", e.sql(sqlSchemaInsertVersion), i+1))
+		step.Statements = append(step.Statements, fmt.Sprintf("%s; -- $1 = %d", e.sql(sqlSchemaInsertVersion), version))
 		p.Steps = append(p.Steps, step)
 	}
 	return p, nil

@@ -19,9 +19,9 @@ func (r *request) direct() bool {
 }
 
 // mergeable reports whether r can share a statement with other requests of its run: it is direct,
-// reads and changes no record, and evicts no results.
+// and reads and changes no record.
 func (r *request) mergeable() bool {
-	return r.direct() && !r.hints.evicts && len(r.write.keys) == 0 && len(r.write.guards) == 0
+	return r.direct() && len(r.write.keys) == 0 && len(r.write.guards) == 0
 }
 
 // direct reports whether there is a dedicated statement for a commit: it appends events under a
@@ -187,7 +187,7 @@ func (st *statement) commit(base int64) {
 	if len(st.requests) > 1 {
 		st.groups, st.read = [][]*request{st.requests}, st.readMulti
 	} else if f, ok := first.oneEventForm(); ok {
-		f.timed, f.evicts = first.hints.timed, f.ids && first.hints.evicts
+		f.timed = first.timed
 		s := commitStatements[f]()
 		st.form, st.sql, st.args = f, s.sql, make([]any, len(s.args))
 		for k, i := range s.args {
@@ -197,29 +197,24 @@ func (st *statement) commit(base int64) {
 	}
 	var args commitArgs
 	args.add(base, st.requests)
-	alone := st.groups == nil
-	st.form, st.sql, st.args = args.statement(form{alone: alone, timed: first.hints.timed, evicts: alone && first.resultKey != nil && first.hints.evicts})
+	st.form, st.sql, st.args = args.statement(form{alone: st.groups == nil, timed: first.timed})
 }
 
 // readCommitted reads the result of a statement for one batch: its own, or that of tapestore.write.
 func (st *statement) readCommitted(rows pgx.Rows, a *writeResult) error {
 	var now pgtype.Timestamptz
 	var last pgtype.Int8
-	var results pgtype.Int8
 	var versions []runstore.Version
 	var written []byte
 	r := st.requests[0]
-	targets := append(make([]any, 0, 5), &now, &last, &written)
-	if st.form.ids || !st.form.oneEvent {
-		targets = append(targets, &results)
-	}
+	targets := append(make([]any, 0, 4), &now, &last, &written)
 	if st.form.puts || st.form.inserts {
 		targets = append(targets, &versions)
 	}
 	if err := rows.Scan(targets...); err != nil || written != nil {
 		return errors.Join(err, a.fromJSON(written, r.run))
 	}
-	*a = writeResult{status: statusApplied, now: timeOf(now), last: runstore.Seq(last.Int64), versions: versions, resultCount: results.Int64}
+	*a = writeResult{status: statusApplied, now: timeOf(now), last: runstore.Seq(last.Int64), versions: versions}
 	if n := runstore.Seq(r.appends()); n > 0 {
 		a.first = a.last - n + 1
 	}
@@ -229,10 +224,10 @@ func (st *statement) readCommitted(rows pgx.Rows, a *writeResult) error {
 // readMulti reads the result of a statement for several batches. The row has arrays with one
 // element for each run that was not skipped.
 func (st *statement) readMulti(rows pgx.Rows, _ *writeResult) error {
-	var which, last, results []int64
+	var which, last []int64
 	var now []pgtype.Timestamptz
 	var versions []runstore.Version
-	if err := rows.Scan(&which, &now, &last, &versions, &results); err != nil {
+	if err := rows.Scan(&which, &now, &last, &versions); err != nil {
 		return err
 	}
 	st.applied = make([]bool, len(st.groups))
@@ -245,15 +240,11 @@ func (st *statement) readMulti(rows pgx.Rows, _ *writeResult) error {
 			continue
 		}
 		next := runstore.Seq(last[at[i]]) - runstore.Seq(appendsOf(group)) + 1
-		remembered := results[at[i]] - resultsOf(group)
 		for _, r := range group {
 			puts := len(r.write.keys)
-			if r.resultKey != nil {
-				remembered++
-			}
 			r.result = writeResult{
 				status: statusApplied, now: timeOf(now[at[i]]), first: next, last: next + runstore.Seq(r.appends()) - 1,
-				versions: versions[:puts:puts], resultCount: remembered,
+				versions: versions[:puts:puts],
 			}
 			next, versions = r.result.last+1, versions[puts:]
 		}
@@ -264,15 +255,6 @@ func (st *statement) readMulti(rows pgx.Rows, _ *writeResult) error {
 func appendsOf(group []*request) (n int) {
 	for _, r := range group {
 		n += r.appends()
-	}
-	return n
-}
-
-func resultsOf(group []*request) (n int64) {
-	for _, r := range group {
-		if r.resultKey != nil {
-			n++
-		}
 	}
 	return n
 }

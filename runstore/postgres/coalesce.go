@@ -16,8 +16,8 @@ import (
 // wait for another's lock or share another's refusal. Its invariants:
 //
 //  1. A shared statement waits for no row lock. It skips runs whose row is locked, whose fence
-//     does not hold, whose result exists already or whose guarded versions have changed
-//     (sql/append_multi.sql).
+//     does not hold, whose result exists already, whose guarded versions have changed or whose
+//     oldest results are due to be evicted (sql/append.sql).
 //  2. A skipped group is sent again by itself, in a statement that may wait and that explains a
 //     refusal. So every group gets the result that it would get alone.
 //  3. Waiting groups are sent as soon as one of the round trips in flight ends or exceeds
@@ -96,7 +96,7 @@ func (c *appendCoalescer) submit(ctx context.Context, group []*request) {
 // mergeable ones only.
 func coalescable(group []*request) bool {
 	return !slices.ContainsFunc(group, func(r *request) bool {
-		return !r.direct() || r.write.recordOnly() || r.hints.evicts || r.fence != group[0].fence || len(group) > 1 && !r.mergeable()
+		return !r.direct() || r.write.recordOnly() || r.fence != group[0].fence || len(group) > 1 && !r.mergeable()
 	})
 }
 

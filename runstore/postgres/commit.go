@@ -27,7 +27,7 @@ func (e *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstor
 
 // commitRequest returns the request for a batch.
 func commitRequest(b runstore.Batch) *request {
-	r := &request{run: b.Run(), size: sizeOf(b.Writes), write: newWrite(opCommit, b.Run(), b.Writes)}
+	r := &request{run: b.Run(), size: sizeOf(b.Writes), write: newWrite(opCommit, b.Writes)}
 	r.write.guard(b.Guards())
 	if r.write.direct() {
 		r.fence = b.Guards().Fence
@@ -46,7 +46,6 @@ func commitRequest(b runstore.Batch) *request {
 func (r *request) storeResult(name string) {
 	if name != "" {
 		r.resultKey = []byte(name)
-		r.write.resultKey = r.resultKey
 	}
 }
 

@@ -182,7 +182,7 @@ func (e *engine) checkConn(ctx, lifetime context.Context, conn *pgx.Conn) error 
 	if err := look(); err != nil {
 		return err
 	}
-	if !e.migrated.Load() && version != len(migrations()) {
+	if !e.migrated.Load() && version != len(migrations) {
 		return errNotMigrated
 	}
 	if isolation != readCommitted {

@@ -64,6 +64,45 @@ func TestRaiseWaitsForAGrantInFlight(t *testing.T) {
 	}
 }
 
+// Reads do not wait for a raise of the epoch. Writes wait for lock_timeout, and fail with nothing
+// applied.
+func TestReadsGoOnDuringARaise(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, with(address, "lock_timeout=50ms"))
+	lease := hold(t, s, "run")
+	b := appending(lease, "event")
+	b.Put("key", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+	commit(t, s, b)
+	other := connect(t, address)
+	exec(t, other, "BEGIN")
+	exec(t, other, `SELECT tapestore.raise_epoch('test', '', 0, false)`)
+
+	if run, err := s.GetRun(t.Context(), "run"); err != nil || run.LastSeq != 1 || run.Token != lease.Token {
+		t.Errorf("the run: got %+v, %v, want seq 1 and token %d", run, err, lease.Token)
+	}
+	wantJournal(t, s, "run", "event")
+	wantFeed(t, s, 1)
+	if records, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Prefix: "k", Limit: 10}); err != nil || len(records) != 1 {
+		t.Errorf("the records: got %+v, %v, want one", records, err)
+	}
+	for _, index := range []runstore.IndexName{runstore.IndexRuns, "queue"} {
+		entries, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: index, Until: runstore.EndOfTime, Limit: 10, Heads: true})
+		if err != nil || len(entries) != 1 {
+			t.Errorf("index %s: got %+v, %v, want one entry", index, entries, err)
+		}
+	}
+	if _, err := s.Commit(t.Context(), appending(lease, "during the raise")); !errors.Is(err, runstore.ErrUnavailable) {
+		t.Errorf("a commit: got %v, want ErrUnavailable", err)
+	}
+	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: time.Minute}); !errors.Is(err, runstore.ErrUnavailable) {
+		t.Errorf("a heartbeat: got %v, want ErrUnavailable", err)
+	}
+	exec(t, other, "ROLLBACK")
+	commit(t, s, appending(lease, "after the raise"))
+	wantJournal(t, s, "run", "event", "after the raise")
+}
+
 // soonSilent makes a handle take its server for silent 1.001 s after it has taken a connection for a statement.
 // The server ends no statement.
 func soonSilent(config *pgxpool.Config, o *postgres.Options) {

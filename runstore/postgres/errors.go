@@ -100,7 +100,7 @@ func (e *engine) rejected(ctx context.Context, err error) error {
 	}
 	if undefined(err) {
 		newer := e.readOnce(ctx, func(q *query) error {
-			_, err := e.schemaVersion(q.ctx, q.conn, len(migrations()))
+			_, err := e.schemaVersion(q.ctx, q.conn)
 			return err
 		})
 		if errors.Is(newer, runstore.ErrUnsupported) {

@@ -33,7 +33,7 @@ func NewRequest(ctx context.Context, id runstore.RunID, place order, events ...r
 
 // NewWriteRequest returns a request that makes writes.
 func NewWriteRequest(ctx context.Context, id runstore.RunID, place order, w runstore.Writes) *Request {
-	return &request{ctx: ctx, run: id, order: place, write: newWrite(opCommit, id, w), size: sizeOf(w)}
+	return &request{ctx: ctx, run: id, order: place, write: newWrite(opCommit, w), size: sizeOf(w)}
 }
 
 // Events returns what a request appends.
@@ -86,31 +86,21 @@ func (l *RunQueues) Waiting(id runstore.RunID) (n int, busy bool) {
 	return len(at.waiting), true
 }
 
-// AppendMulti sends batches of events under fences of different runs in one statement, except those
-// with a hint that makes them go alone.
+// AppendMulti sends batches of events under fences of different runs in one statement.
 func AppendMulti(ctx context.Context, s *Store, batches ...runstore.Batch) error {
 	var groups []*runGroup
 	for _, b := range batches {
 		r := commitRequest(b)
 		r.epoch, _ = s.engine.positions.current()
-		r.ctx, r.nonce, r.hints = ctx, newNonce(), s.engine.hints.of(r)
-		if r.hints.evicts {
-			if s.engine.sendGroup(ctx, []*request{r}); r.err != nil {
-				return r.err
-			}
-			continue
-		}
+		r.ctx, r.nonce, r.timed = ctx, newNonce(), s.engine.timed.has(r)
 		groups = append(groups, &runGroup{ctx: ctx, group: []*request{r}})
-	}
-	if len(groups) == 0 {
-		return nil
 	}
 	s.engine.appendMulti(ctx, groups)
 	for _, g := range groups {
 		if err := g.group[0].err; err != nil || g.leftOut {
 			return errors.Join(err, fmt.Errorf("run %q: left out: %t", g.group[0].run, g.leftOut))
 		}
-		s.engine.hints.learn(g.group[0])
+		s.engine.timed.learn(g.group[0])
 	}
 	return nil
 }

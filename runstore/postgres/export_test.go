@@ -34,7 +34,7 @@ func WaitsForConn(s *Store, id runstore.RunID) bool {
 }
 
 // Migrations returns the number of migrations of the schema.
-func Migrations() int { return len(migrations()) }
+func Migrations() int { return len(migrations) }
 
 // MigrateTo brings the schema that conn leads to up to a version.
 func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
@@ -44,7 +44,7 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 	}
 	e := &engine{opts: opts, clock: localclock.New(opts.Clock)}
 	for range version { // a step that was made already is left out
-		if err := e.step(ctx, conn, migrations(), version); err != nil {
+		if err := e.step(ctx, conn, version); err != nil {
 			return err
 		}
 	}
@@ -55,7 +55,7 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 func Reads(limit int) map[string]string {
 	all := map[string]string{
 		"run": sqlRunRead, "journal": sqlJournalPage, "records": sqlRecordsPage, "keys": sqlRecordsByKey,
-		"feed": sqlFeedPage, "newest": sqlFeedPageBack, "strangers": sqlFeedStrangers, "lag": sqlFeedLag,
+		"feed": sqlFeedPage, "newest": sqlFeedPageNewest, "strangers": sqlFeedStrangers, "lag": sqlFeedLag,
 		"last position": sqlFeedLastPosition,
 	}
 	for index, both := range scans {
@@ -96,7 +96,7 @@ func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
 	r.nonce = newNonce()
 	r.epoch, _ = s.engine.positions.current()
 	if !r.direct() {
-		return sqlWrite, r.write.args(r.nonce, 0)
+		return sqlWrite, r.writeArgs(0)
 	}
 	st := &statement{requests: []*request{r}}
 	_, base := s.engine.positions.current()
@@ -104,11 +104,8 @@ func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {
 	return st.sql, st.args
 }
 
-// HintsOf returns the hints for a batch. It consumes a hint to evict.
-func HintsOf(s *Store, b runstore.Batch) (timed, forgets bool) {
-	h := s.engine.hints.of(commitRequest(b))
-	return h.timed, h.evicts
-}
+// Timed reports whether a handle expects that the time matters to a batch.
+func Timed(s *Store, b runstore.Batch) bool { return s.engine.timed.has(commitRequest(b)) }
 
 // MultiStatements returns the statements for several runs.
 func MultiStatements() (all []string) {

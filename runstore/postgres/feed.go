@@ -102,7 +102,7 @@ func (e *engine) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events
 		events = nil
 		after, sql := asked.After, sqlFeedPage
 		if asked.Newest {
-			sql = sqlFeedPageBack
+			sql = sqlFeedPageNewest
 		}
 		args := []any{int64(after), int64(runstore.MaxPageBytes)}
 		return q.eachPastStrangers(limited(sql, asked.Limit), args, append([]any{&known, &id}, event.targets()...), func() error {

@@ -356,6 +356,12 @@ func TestResultsOfSharedCommitsAreForgotten(t *testing.T) {
 		for k := range batches {
 			batches[k].ID = id(i)
 		}
+		if (i+1)%runstore.RememberedBatches == 0 { // a shared statement leaves these out
+			for _, b := range batches {
+				commit(t, s, b)
+			}
+			continue
+		}
 		if err := postgres.AppendMulti(t.Context(), s, batches...); err != nil {
 			t.Fatal(err)
 		}

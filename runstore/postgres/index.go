@@ -43,10 +43,10 @@ func indexKindOf(q runstore.IndexQuery) indexKind {
 
 // scans are the statements of each kind, forwards and backwards.
 var scans = map[indexKind][2]string{
-	ofRuns:             {sqlRunsPage, sqlRunsPageBack},
-	ofRunnable:         {sqlRunnablePage, sqlRunnablePageBack},
-	ofEntries:          {sqlIndexPage, sqlIndexPageBack},
-	ofEntriesWithHeads: {sqlIndexPageHeads, sqlIndexPageHeadsBack},
+	ofRuns:             {sqlRunsPage, sqlRunsPageNewest},
+	ofRunnable:         {sqlRunnablePage, sqlRunnablePageNewest},
+	ofEntries:          {sqlIndexPage, sqlIndexPageNewest},
+	ofEntriesWithHeads: {sqlIndexPageHeads, sqlIndexPageHeadsNewest},
 }
 
 // ScanIndex implements adapter.Core.

@@ -13,7 +13,7 @@ import (
 
 // CreateRun implements adapter.Core.
 func (e *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created runstore.Created, err error) {
-	w := newWrite(opCreate, spec.ID, spec.Writes)
+	w := newWrite(opCreate, spec.Writes)
 	w.newStatus, w.runnable, w.unlisted, w.lease = &spec.Status, spec.Runnable, spec.Unlisted, spec.Lease
 	r := &request{run: spec.ID, write: w, size: sizeOf(spec.Writes)}
 	if w.lease != nil {
@@ -63,7 +63,7 @@ func (r *request) storeGrantResult(id runstore.GrantID, w runstore.Writes) {
 
 // AcquireLease implements adapter.Core.
 func (e *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) (granted runstore.Granted, err error) {
-	w := newWrite(opAcquire, req.Run, req.Writes)
+	w := newWrite(opAcquire, req.Writes)
 	w.lease, w.preempt = &req.LeaseSpec, req.Preempt
 	guards := runstore.GuardsOf(req.Guards...)
 	w.guard(guards)
@@ -115,7 +115,7 @@ func (e *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 	r := &request{run: f.Run(), fence: f, ttl: req.TTL}
 	g := runstore.Guards{Fence: f}
 	if !req.Writes.IsZero() {
-		w := newWrite(opRenew, f.Run(), req.Writes)
+		w := newWrite(opRenew, req.Writes)
 		w.renewal = req.TTL
 		w.guard(g)
 		r = &request{run: f.Run(), write: w, size: sizeOf(req.Writes)}
@@ -144,7 +144,7 @@ func (e *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 // ReleaseLease implements adapter.Core.
 func (e *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
 	f := req.Fence
-	w := newWrite(opRelease, f.Run(), req.Writes)
+	w := newWrite(opRelease, req.Writes)
 	g := runstore.GuardsOf(req.Guards...)
 	g.Fence = f
 	w.guard(g)

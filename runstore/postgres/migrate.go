@@ -5,7 +5,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -13,36 +12,19 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
+	"github.com/tapestore/tapestore/runstore/adapter/sqlfile"
 )
 
 //go:embed schema/*.sql
 var schemaFiles embed.FS
 
-// migrations returns the schema's migrations in order: migrations[0] leads from nothing to version
-// 1.
+// migrations are the steps of the schema.
 //
 // A program refuses to open a schema that is newer than its own. Once it is open, its statements do
 // not check the version, which would add to the cost of each write. So a migration that older
 // programs must not write through renames or drops a table, column or function that they use. Their
 // statements then fail with ErrUnsupported, and nothing is applied (see rejected).
-func migrations() []string {
-	names, err := fs.Glob(schemaFiles, "schema/*.sql")
-	if err != nil {
-		panic(err) // the pattern is constant
-	}
-	steps := make([]string, len(names))
-	for i, name := range names { // Glob returns sorted names
-		if want := fmt.Sprintf("schema/%04d_", i+1); !strings.HasPrefix(name, want) {
-			panic(fmt.Sprintf("postgres: migration %s is out of order, want %s…", name, want))
-		}
-		sql, err := schemaFiles.ReadFile(name)
-		if err != nil {
-			panic(err)
-		}
-		steps[i] = string(sql)
-	}
-	return steps
-}
+var migrations = sqlfile.Steps(schemaFiles)
 
 // startVersions creates the table of versions.
 const startVersions = `CREATE TABLE tapestore.migrations (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())`
@@ -67,18 +49,17 @@ func (e *engine) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error 
 		return notSent{err}
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the error before it is the one to return
-	steps := migrations()
 	for {
-		version, err := e.schemaVersion(ctx, conn, len(steps))
-		if err != nil || version == len(steps) {
+		version, err := e.schemaVersion(ctx, conn)
+		if err != nil || version == len(migrations) {
 			return err
 		}
 		if e.opts.NoMigrate {
 			return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-				"%q is at version %d, this program needs %d, and migration is turned off", e.opts.Schema, version, len(steps))}
+				"%q is at version %d, this program needs %d, and migration is turned off", e.opts.Schema, version, len(migrations))}
 		}
-		if err := e.step(ctx, conn, steps, len(steps)); err != nil {
-			return e.explainMigration(err, version, len(steps))
+		if err := e.step(ctx, conn, len(migrations)); err != nil {
+			return e.explainMigration(err, version)
 		}
 	}
 }
@@ -87,7 +68,7 @@ func (e *engine) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error 
 // is newer than this program.
 func (e *engine) schemaVersion(ctx context.Context, conn interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}, known int) (version int, err error) {
+}) (version int, err error) {
 	var ours bool
 	if err := conn.QueryRow(ctx, e.inQuotes(sqlSchemaFindVersions)).Scan(&ours); err != nil || !ours {
 		return 0, err
@@ -95,15 +76,16 @@ func (e *engine) schemaVersion(ctx context.Context, conn interface {
 	if err := conn.QueryRow(ctx, e.sql(sqlSchemaVersion)).Scan(&version); err != nil {
 		return 0, err
 	}
-	if version > known {
+	if version > len(migrations) {
 		return 0, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-			"%q is at version %d, which is newer than this program's %d; use a newer program", e.opts.Schema, version, known)}
+			"%q is at version %d, which is newer than this program's %d; use a newer program", e.opts.Schema, version, len(migrations))}
 	}
 	return version, nil
 }
 
-// step runs the next migration under the lock, unless another replica has run it meanwhile.
-func (e *engine) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo int) error {
+// step runs the next migration up to version upTo under the lock, unless another replica has run it
+// meanwhile.
+func (e *engine) step(ctx context.Context, conn *pgx.Conn, upTo int) error {
 	at, err := incarnationOf(ctx, conn) // before the transaction, because it may fail
 	if err != nil {
 		return err
@@ -112,7 +94,7 @@ func (e *engine) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo 
 		if _, err := tx.Exec(ctx, e.inQuotes(sqlSchemaLock)); err != nil {
 			return err
 		}
-		version, err := e.schemaVersion(ctx, tx, len(steps))
+		version, err := e.schemaVersion(ctx, tx)
 		if err != nil || version >= upTo {
 			return err
 		}
@@ -122,7 +104,7 @@ func (e *engine) step(ctx context.Context, conn *pgx.Conn, steps []string, upTo 
 			}
 		}
 		// A text of several statements can only be sent without arguments.
-		if _, err := tx.Exec(ctx, e.sql(steps[version])); err != nil {
+		if _, err := tx.Exec(ctx, e.sql(migrations[version].Text)); err != nil {
 			return err
 		}
 		if version == 0 {
@@ -156,11 +138,11 @@ func (e *engine) inQuotes(text string) string {
 }
 
 // explainMigration adds advice to the server's error about missing privileges.
-func (e *engine) explainMigration(err error, version, known int) error {
+func (e *engine) explainMigration(err error, version int) error {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && server.Code == "42501" {
 		return outcome.WithKind(&runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-			"%q is at version %d of %d, and this role may not migrate it; open it once as a role that may", e.opts.Schema, version, known)}, err)
+			"%q is at version %d of %d, and this role may not migrate it; open it once as a role that may", e.opts.Schema, version, len(migrations))}, err)
 	}
 	return err
 }

@@ -1,10 +1,13 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/tapestore/tapestore/conformance/engines"
+	postgresemulator "github.com/tapestore/tapestore/emulators/postgres"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -150,4 +153,33 @@ func TestScansMovePlaces(t *testing.T) {
 	if n := get[int](t, conn, `SELECT count(*) FROM tapestore.runs WHERE place = expires`); n != runs {
 		t.Errorf("%d runs are placed at the expiry of their leases, want %d", n, runs)
 	}
+}
+
+// A crash of the server may lose a move. The next scan skips the run again, and the handle moves it
+// again.
+func TestMoveThatACrashLoses(t *testing.T) {
+	t.Parallel()
+	// A move waits for no disk: the server writes its log after this delay, unless another
+	// transaction makes it write the log earlier.
+	own := ownServer(t, &postgresemulator.Options{Settings: map[string]string{"wal_writer_delay": "10s"}})
+	address := engines.NewPostgresDatabase(t, own)
+	s := open(t, address, quiet)
+	conn := connect(t, address)
+	exec(t, conn, fillLeased, 1, time.Now().Add(-time.Minute))
+	moved := func() {
+		t.Helper()
+		await(t, "the place to be moved", func() bool {
+			if found, err := s.ScanIndex(t.Context(), dueNow); err != nil || len(found) != 0 {
+				t.Fatalf("got %+v, %v, want no entries", found, err)
+			}
+			return get[int](t, conn, countDue) == 0
+		})
+	}
+	moved()
+	if err := errors.Join(own.Kill(), own.Restart(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	conn = connect(t, address)
+	t.Logf("the crash has lost the move: %t", get[int](t, conn, countDue) == 1)
+	moved()
 }

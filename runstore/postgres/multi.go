@@ -122,7 +122,7 @@ func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, reques
 	}
 	batch.Queue(e.sql(sqlMultiLock), runs, ids, rules.MultiCommitID(batches))
 	for i, r := range requests {
-		batch.Queue(e.sql(sqlWriteDemand), r.write.args(r.nonce, int64(i)<<10)...)
+		batch.Queue(e.sql(sqlWriteDemand), r.writeArgs(int64(i)<<10)...)
 	}
 	for _, b := range batches {
 		if b.History() != nil {

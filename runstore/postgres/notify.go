@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
@@ -19,6 +20,8 @@ const (
 	notifyPace = 20 * time.Millisecond
 	// pollPace is how often a handle polls for commits of other handles where LISTEN does not work.
 	pollPace = 250 * time.Millisecond
+	// anyRun is the run under which callers of Wakeups wait in the hub. No run has this id.
+	anyRun runstore.RunID = ""
 )
 
 // notifier sends notifications of this handle's commits to other processes, and wakes the callers
@@ -32,18 +35,17 @@ type notifier struct {
 	ctx     context.Context
 	work    sync.WaitGroup
 
-	mu     sync.Mutex
-	runs   map[string]runstore.WakeOn // hashes of the runs written since the last notification; see payload
-	all    bool                       // the next notification stands for all runs
-	wakers map[chan struct{}]bool
-	ready  chan struct{} // nil until a caller waits
+	mu    sync.Mutex
+	runs  map[string]runstore.WakeOn // hashes of the runs written since the last notification; see payload
+	all   bool                       // the next notification stands for all runs
+	ready chan struct{}              // nil until a caller waits
 }
 
 func newNotifier(e *engine) *notifier {
 	hub := hubKey(e)
 	n := &notifier{
 		engine: e, waiters: wakeup.Of(hub), sender: senderOf(hub), dirty: make(chan struct{}, 1),
-		runs: map[string]runstore.WakeOn{}, wakers: map[chan struct{}]bool{},
+		runs: map[string]runstore.WakeOn{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background()) // ends with the handle
 	if !e.opts.Pooled {
@@ -93,14 +95,8 @@ func (n *notifier) committed(requests ...*request) {
 	n.wake()
 }
 
-// wake wakes all callers of Wakeups.
-func (n *notifier) wake() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for ch := range n.wakers {
-		signal(ch)
-	}
-}
+// wake wakes all callers of Wakeups in this process.
+func (n *notifier) wake() { n.waiters.Wake(runstore.OnWrite, anyRun) }
 
 func (n *notifier) channel() string { return n.engine.opts.Schema + "_commits" }
 
@@ -113,7 +109,7 @@ func (n *notifier) send() {
 		case <-n.dirty:
 		}
 		_ = n.notify() // if it fails, a hint is lost; waiting callers poll as well
-		if !sleep(n.ctx, notifyPace) {
+		if !pace.Pause(n.ctx, notifyPace) {
 			return
 		}
 	}
@@ -130,31 +126,12 @@ func (n *notifier) notify() error {
 	return err
 }
 
-// sleep waits for d. It returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
-// Wakeups implements runstore.Notifier. Commits of this handle wake at once. Commits of other
-// handles wake by LISTEN and NOTIFY, or within a quarter of a second behind a transaction-pooling
+// Wakeups implements runstore.Notifier. Commits of this process wake at once. Commits of other
+// processes wake by LISTEN and NOTIFY, or within a quarter of a second behind a transaction-pooling
 // proxy (see [Options.Pooled]).
-func (e *engine) Wakeups(ctx context.Context) (<-chan struct{}, error) {
-	n, ch := e.notifier, make(chan struct{}, 1)
-	return ch, n.await(ctx, func() {
-		n.wakers[ch] = true
-		context.AfterFunc(ctx, func() {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			delete(n.wakers, ch)
-		})
-	})
+func (e *engine) Wakeups(ctx context.Context) (ch <-chan struct{}, err error) {
+	err = e.notifier.await(ctx, func() { ch = e.notifier.waiters.Add(ctx, anyRun, runstore.OnWrite) })
+	return ch, err
 }
 
 // await registers a waiting caller by add, and returns once the notifier watches for commits of
@@ -205,7 +182,7 @@ func (n *notifier) listen(ready func()) {
 		ready()  // callers that wait for the first connection poll meanwhile
 		n.wake() // a notification may have been missed
 		pause = listenPause(pause, listened)
-		if !sleep(n.ctx, pause) {
+		if !pace.Pause(n.ctx, pause) {
 			return
 		}
 	}
@@ -234,7 +211,6 @@ func (n *notifier) listenOnce(ready func()) error {
 	if _, err := conn.Exec(n.ctx, "LISTEN "+n.channel()); err != nil {
 		return err
 	}
-	n.wake()
 	n.wakeRuns("") // a notification may have been missed
 	ready()
 	for {
@@ -242,7 +218,6 @@ func (n *notifier) listenOnce(ready func()) error {
 		if err != nil {
 			return err
 		}
-		n.wake()
 		n.wakeRuns(notification.Payload)
 	}
 }
@@ -250,7 +225,7 @@ func (n *notifier) listenOnce(ready func()) error {
 // poll wakes the callers that wait on this handle when there are new events.
 func (n *notifier) poll() {
 	var last int64
-	for sleep(n.ctx, pollPace) {
+	for pace.Pause(n.ctx, pollPace) {
 		var now int64
 		err := n.engine.readOnce(n.ctx, func(q *query) error {
 			return q.each(sqlFeedLastPosition, nil, []any{&now}, func() error { return nil })

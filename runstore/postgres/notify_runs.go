@@ -57,7 +57,7 @@ func (n *notifier) payload() string {
 	return b.String()
 }
 
-// wakeRuns wakes the callers that wait for the runs in a payload.
+// wakeRuns wakes the callers that wait for the runs in a payload, and those of Wakeups.
 func (n *notifier) wakeRuns(payload string) {
 	runs := map[string]runstore.WakeOn{}
 	sender, names, _ := strings.Cut(payload, " ")
@@ -73,7 +73,7 @@ func (n *notifier) wakeRuns(payload string) {
 	}
 	n.waiters.WakeEach(func(id runstore.RunID, wants runstore.WakeOn) bool {
 		on, named := runs[runHash(id)]
-		return payload == "" || named && (wants == runstore.OnWrite || wants == on)
+		return payload == "" || id == anyRun || named && (wants == runstore.OnWrite || wants == on)
 	})
 }
 

@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -268,14 +269,40 @@ func TestPageOfAPrefixReadsNoOtherKeys(t *testing.T) {
 	}
 }
 
-// A commit touches as many blocks in a run of 2,000 records and all the results that it keeps
-// as in one that has few, and reads no row that it does not need.
+// A purge touches as many blocks of a run with 20,000 events and records as of one with ten.
+func TestPurgeCostsTheSameForEveryRun(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	conn := session(t, address, s)
+	cost := func(id runstore.RunID, n int) int {
+		purgeable(t, s, conn, id, n)
+		exec(t, conn, `VACUUM ANALYZE`)
+		b := runstore.NewBatch(id, runstore.Unguarded("test"))
+		b.Purge = true
+		sql, args := postgres.StatementOf(s, b)
+		p := explain(t, conn, ", ANALYZE, BUFFERS", sql, args...)
+		if _, err := s.GetRun(t.Context(), id); !errors.Is(err, runstore.ErrNotFound) {
+			t.Fatalf("the statement was not applied: %v", err)
+		}
+		return p.Hit + p.Read
+	}
+	cost("first", 10) // the session reads the function and the catalog
+	few, many := cost("small", 10), cost("large", 20_000)
+	t.Logf("%d blocks, and %d of the large run", few, many)
+	if many > few+100 { // the events alone fill some hundreds
+		t.Errorf("a purge touches %d blocks of a run with 20,000 events, %d of one with ten", many, few)
+	}
+}
+
+// A commit touches as many blocks in a run of 2,000 records, 20,000 events and all the results that it
+// keeps as in one that has few, and reads no row that it does not need.
 func TestCommitCostsWhatItChanges(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	s := open(t, address)
 	conn := session(t, address, s)
-	cost := func(id runstore.RunID, records, ids int) int {
+	cost := func(id runstore.RunID, records, ids, events int) int {
 		lease := hold(t, s, id)
 		b := appending(lease, "event")
 		b.ID = "first"
@@ -285,7 +312,10 @@ func TestCommitCostsWhatItChanges(t *testing.T) {
 			SELECT no, 1, 0, 0, created, created, 0, int4send(i), 'value' FROM tapestore.runs, generate_series(1, $2::integer) i WHERE id = $1`, []byte(id), records)
 		exec(t, conn, `INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions)
 			SELECT no, i, 0, 0, created, 0, 'b'::bytea || int4send(i), '{}' FROM tapestore.runs, generate_series(1, $2::integer) i WHERE id = $1`, []byte(id), ids)
-		exec(t, conn, `VACUUM ANALYZE tapestore.records, tapestore.batches`)
+		exec(t, conn, `INSERT INTO tapestore.events (run, seq, position, token, time, kind, owner, data)
+			SELECT no, last_seq + i, last_position + i, token, created, 'test', owner, 'data' FROM tapestore.runs, generate_series(1, $2::integer) i WHERE id = $1`, []byte(id), events)
+		exec(t, conn, `UPDATE tapestore.runs SET last_seq = last_seq + $2::integer, last_position = last_position + $2::integer WHERE id = $1`, []byte(id), events)
+		exec(t, conn, `VACUUM ANALYZE tapestore.records, tapestore.batches, tapestore.events`)
 		b = appending(lease, "event")
 		b.ID = "second"
 		b.Require(runstore.AtVersion("put", 1), runstore.AtVersion("new", 0))
@@ -293,7 +323,7 @@ func TestCommitCostsWhatItChanges(t *testing.T) {
 		b.Put("new", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
 		sql, args := postgres.StatementOf(s, b)
 		p := explain(t, conn, ", ANALYZE, BUFFERS", sql, args...)
-		if run, err := s.GetRun(t.Context(), id); err != nil || run.LastSeq != 2 {
+		if run, err := s.GetRun(t.Context(), id); err != nil || run.LastSeq != runstore.Seq(2+events) {
 			t.Fatalf("the statement was not applied: %+v, %v", run, err)
 		}
 		p.each(func(p plan) {
@@ -306,7 +336,7 @@ func TestCommitCostsWhatItChanges(t *testing.T) {
 		})
 		return p.Hit + p.Read
 	}
-	few, many := cost("few", 1, 1), cost("many", 2000, 380)
+	few, many := cost("few", 1, 1, 1), cost("many", 2000, 380, 20_000)
 	t.Logf("%d blocks, and %d in the large run", few, many)
 	if many > few+20 { // an index may have got a level higher
 		t.Errorf("a commit touches %d blocks in a run of 2,000 records, %d in one of two", many, few)

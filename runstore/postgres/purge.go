@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 )
 
@@ -14,10 +15,10 @@ import (
 // are garbage, which no reader finds. tapestore.collect deletes the garbage in steps, each a short
 // transaction that locks no run.
 //
-// The caller that purged collects that run's garbage, and then runs one step for others. If its context
-// ends before that, the handle continues in the background. Garbage left by a crash or an error is
-// collected by later purges, and by every handle when it is opened. Concurrent collectors take different
-// runs. An error ends a caller's collecting and is not returned, because the purge was applied.
+// The caller that purged collects that run's garbage, and then runs one step for others. An error, also
+// that of an ended context, ends the caller's collecting and is not returned, because the purge was
+// applied. The handle then continues in the background. Garbage left by a crash is collected by later
+// purges, and by every handle when it is opened. Concurrent collectors take different runs.
 //
 // Rows may be large and the server busy, so a step may exceed statement_timeout. The server then rolls
 // the step back, and every repetition of it would fail too. So the handle halves its steps until that
@@ -29,10 +30,14 @@ const collectStep = 2000
 
 // collectAfter deletes the garbage of the run that was purged, and runs one step for another run.
 func (e *engine) collectAfter(ctx context.Context, id runstore.RunID) {
-	for e.collectOnce(ctx, []byte(id)) {
+	var err error
+	for more := true; more && err == nil; {
+		more, err = e.collectOnce(ctx, []byte(id))
 	}
-	e.collectOnce(ctx, nil)
-	if ctx.Err() != nil {
+	if err == nil {
+		_, err = e.collectOnce(ctx, nil)
+	}
+	if err != nil {
 		signal(e.leftGarbage)
 	}
 }
@@ -62,9 +67,10 @@ func (e *engine) collectLeft() {
 			return
 		}
 		for pause := minCollectPause; ; pause = min(2*pause, maxCollectPause) {
-			for e.collectOnce(ctx, nil) {
+			for more := true; more; {
+				more, _ = e.collectOnce(ctx, nil) // garbageLeft finds what an error leaves
 			}
-			if !e.garbageLeft(ctx) || !sleep(ctx, pause) {
+			if !e.garbageLeft(ctx) || !pace.Pause(ctx, pause) {
 				break
 			}
 		}
@@ -79,12 +85,12 @@ func (e *engine) garbageLeft(ctx context.Context) (left bool) {
 	return left || err != nil
 }
 
-// collectOnce runs one step. It reports whether there may be more to delete; after an error it
-// returns false, unless the next step will be smaller.
-func (e *engine) collectOnce(ctx context.Context, id []byte) (more bool) {
+// collectOnce runs one step. It reports whether there may be more to delete. A step that the server
+// cancelled is no error if the next step will be smaller.
+func (e *engine) collectOnce(ctx context.Context, id []byte) (more bool, err error) {
 	conn, done, err := e.connect(ctx, forCommit)
 	if err != nil { // also if the handle is closed
-		return false
+		return false, err
 	}
 	defer done()
 	q := &query{ctx, e, conn.Conn()}
@@ -93,10 +99,10 @@ func (e *engine) collectOnce(ctx context.Context, id []byte) (more bool) {
 	var server *pgconn.PgError
 	if errors.As(err, &server) && server.Code == "57014" && ctx.Err() == nil && rows > 1 {
 		e.collectRows.CompareAndSwap(rows, rows/2)
-		return true
+		return true, nil
 	}
 	if err == nil && !more {
 		e.collectRows.Store(collectStep) // the next garbage may have smaller rows
 	}
-	return err == nil && more
+	return more && err == nil, err
 }

@@ -65,6 +65,16 @@ func withoutCollecting(t *testing.T, conn *pgx.Conn, f func()) {
 	exec(t, conn, `ALTER FUNCTION tapestore.hidden RENAME TO collect`)
 }
 
+// purgeOnly purges a run with a handle that is closed while no step can be made.
+func purgeOnly(t *testing.T, address string, id runstore.RunID) {
+	t.Helper()
+	s := open(t, address)
+	purge(t, s, id)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A purge that returns has left nothing, however many steps it took.
 func TestPurgeLeavesNothing(t *testing.T) {
 	t.Parallel()
@@ -100,7 +110,7 @@ func TestPurgeIsCollectedLater(t *testing.T) {
 	last := get[int64](t, conn, `SELECT last_position FROM tapestore.runs WHERE id = 'run'`)
 	exec(t, conn, `INSERT INTO tapestore.places (at, written, run, name, key) SELECT at + interval '1 day', written, run, name, key FROM tapestore.places`)
 	withoutCollecting(t, conn, func() {
-		purge(t, s, "run")
+		purgeOnly(t, address, "run")
 		if n := get[int](t, conn, leavings); n < 15_000 {
 			t.Fatalf("%d rows are left, want those of 5,000 events and records", n)
 		}
@@ -158,12 +168,14 @@ func TestPurgeOverSeveralRunsIsCollectedLater(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	s, conn := open(t, address), connect(t, address)
+	multi := open(t, address)
 	purgeable(t, s, conn, "purged", 10)
 	kept := hold(t, s, "kept")
 	batches := []runstore.Batch{runstore.NewBatch("purged", runstore.Unguarded("test")), appending(kept, "event")}
 	batches[0].Purge = true
 	withoutCollecting(t, conn, func() {
-		done, err := s.CommitMulti(t.Context(), batches)
+		done, err := multi.CommitMulti(t.Context(), batches)
+		_ = multi.Close()
 		if err != nil || len(done) != 2 || done[1].LastSeq != 1 {
 			t.Errorf("a purge that was applied and could not be collected: got %+v, %v, want two results", done, err)
 		}
@@ -217,7 +229,7 @@ func TestPurgeIsCollectedAfterItsContext(t *testing.T) {
 	s, conn := open(t, address, e.through), connect(t, address)
 	purgeable(t, s, conn, "locked", 10)
 	purgeable(t, s, conn, "run", 5000)
-	withoutCollecting(t, conn, func() { purge(t, s, "locked") })
+	withoutCollecting(t, conn, func() { purgeOnly(t, address, "locked") })
 	tx, err := connect(t, address).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -259,7 +271,7 @@ func TestPurgeInSmallerSteps(t *testing.T) {
 	}
 
 	purgeable(t, s, conn, "left", 2500)
-	withoutCollecting(t, conn, func() { purge(t, s, "left") })
+	withoutCollecting(t, conn, func() { purgeOnly(t, address, "left") })
 	if n := get[int](t, conn, leavings); n < 7500 {
 		t.Fatalf("%d rows are left, want those of 2,500 events and records", n)
 	}
@@ -275,7 +287,7 @@ func TestNothingWaitsForCollecting(t *testing.T) {
 	s, conn := open(t, address), connect(t, address)
 	purgeable(t, s, conn, "run", 5000)
 	lease := hold(t, s, "other")
-	withoutCollecting(t, conn, func() { purge(t, s, "run") })
+	withoutCollecting(t, conn, func() { purgeOnly(t, address, "run") })
 	tx, err := connect(t, address).Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -39,7 +39,6 @@ type writeResult struct {
 	// Token of a stored grant or release, and how the grant before it ended.
 	resultToken  runstore.Token
 	resultFormer runstore.GrantEnd
-	resultCount  int64 // for an append: how many results the run has stored so far, evicted ones included
 	// For a settled write: the multi-commit id of the commit that stored the result.
 	whole []byte
 }

@@ -1,11 +1,13 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // The results of writes without an id, which the server keeps for their nonces, do not evict those
@@ -41,6 +43,81 @@ func TestIDsOutliveWritesWithoutOne(t *testing.T) {
 			}
 			if again := commit(t, s, b); !again.Replayed || again.FirstSeq != first.FirstSeq {
 				t.Errorf("the batch, repeated: got %+v, want the first result %+v", again, first)
+			}
+		})
+	}
+}
+
+// TestEveryFormEvictsResults checks that a commit that brings the results of its run to a multiple of
+// 128 evicts, whatever statement it takes: all but the last 256 and the last 128 that have a name.
+func TestEveryFormEvictsResults(t *testing.T) {
+	t.Parallel()
+	withID := func(l runstore.Lease, id any, data ...string) runstore.Batch {
+		b := appending(l, data...)
+		b.ID = runstore.BatchID(fmt.Sprint(id))
+		return b
+	}
+	alone := func(batch func(l runstore.Lease) runstore.Batch) func(t *testing.T, s *postgres.Store, w *wire, _ string, leases []runstore.Lease) {
+		return func(t *testing.T, s *postgres.Store, w *wire, _ string, leases []runstore.Lease) {
+			w.lose(none, "")
+			commit(t, s, batch(leases[0]))
+		}
+	}
+	const ids, shared, merged = 100, 2, 8
+	for _, tc := range []struct {
+		name    string
+		results int // before
+		runs    int
+		sent    int
+		do      func(t *testing.T, s *postgres.Store, w *wire, address string, leases []runstore.Lease)
+	}{
+		{"an event", 511, 1, 1, alone(func(l runstore.Lease) runstore.Batch { return withID(l, "id", "event") })},
+		{"two events", 511, 1, 1, alone(func(l runstore.Lease) runstore.Batch { return withID(l, "id", "one", "two") })},
+		{"a record", 511, 1, 1, alone(func(l runstore.Lease) runstore.Batch {
+			b := runstore.NewBatch(l.Run, l.Fence())
+			b.Put("key", nil)
+			return b
+		})},
+		{"an event and a new record", 511, 1, 1, alone(func(l runstore.Lease) runstore.Batch { return usual(l, "id", "key", 0) })},
+		{"merged", 512 - merged/2, 1, 1, func(t *testing.T, s *postgres.Store, w *wire, address string, leases []runstore.Lease) {
+			errs := grouped(t, s, address, merged, func(i int) error {
+				_, err := s.Commit(t.Context(), withID(leases[0], i, "event"))
+				return err
+			}, func() { w.lose(none, "") })
+			if err := errors.Join(errs...); err != nil {
+				t.Error(err)
+			}
+		}},
+		{"several runs", 511, shared, 1 + shared, func(t *testing.T, s *postgres.Store, w *wire, _ string, leases []runstore.Lease) {
+			errs := coalesced(t, s, shared, func(i int) error {
+				_, err := s.Commit(t.Context(), withID(leases[i], "id", "event"))
+				return err
+			}, func() { w.lose(none, "") })
+			if err := errors.Join(errs...); err != nil {
+				t.Error(err)
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			w := &wire{}
+			s, conn := open(t, address, w.through), connect(t, address)
+			leases := []runstore.Lease{hold(t, s, "run")}
+			for i := 1; i < tc.runs; i++ {
+				leases = append(leases, hold(t, s, runstore.RunID(fmt.Sprint("run ", i))))
+			}
+			exec(t, conn, `INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions)
+				SELECT no, i, 0, 0, created, 0, CASE WHEN i < $2 THEN 'b'::bytea ELSE 'n' END || int8send(i), '{}' FROM tapestore.runs, generate_series(0, $1 - 1) i`, tc.results, ids)
+			exec(t, conn, `UPDATE tapestore.runs SET batches = $1`, tc.results)
+			tc.do(t, s, w, address, leases)
+			if n := len(w.sent()); n != tc.sent {
+				t.Errorf("%d statements were sent, want %d", n, tc.sent)
+			}
+			for _, l := range leases {
+				if rows := get[int](t, conn, `SELECT count(*) FROM tapestore.batches WHERE run = (SELECT no FROM tapestore.runs WHERE id = $1)`, []byte(l.Run)); rows != ids+256 {
+					t.Errorf("%s: %d results, want %d with a name and 256 others", l.Run, rows, ids)
+				}
 			}
 		})
 	}

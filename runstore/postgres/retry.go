@@ -18,14 +18,14 @@ func (e *engine) perform(ctx context.Context, r *request) (*writeResult, error) 
 	for t := e.backoff(); ; {
 		err := e.refreshBase(ctx, r.fence.Token().Epoch())
 		r.epoch, _ = e.positions.current()
-		r.nonce, r.hints = newNonce(), e.hints.of(r)
+		r.nonce, r.timed = newNonce(), e.timed.has(r)
 		if err == nil {
 			err = e.queues.send(r)
 		} else if classify(err) == classAmbiguous { // only a read was sent
 			err = notSent{err}
 		}
 		if err == nil {
-			e.hints.learn(r)
+			e.timed.learn(r)
 			if r.result.status == statusApplied && !r.heartbeat() {
 				e.notifier.committed(r)
 			}

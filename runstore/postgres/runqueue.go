@@ -35,7 +35,7 @@ type request struct {
 	// sendAlone is set when the write was part of a merged statement that was not applied. The
 	// write is then sent in a statement of its own.
 	sendAlone bool
-	hints     hints
+	timed     bool // see timedLeases
 
 	// acquire is set if the write is an acquire without guards, writes or preemption. Of several
 	// such requests for one run in a round trip, only the first is sent to the server; its result

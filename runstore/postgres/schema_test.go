@@ -10,6 +10,7 @@ import (
 	"github.com/tapestore/tapestore/conformance"
 	"github.com/tapestore/tapestore/conformance/engines"
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // Two stores in two schemas of one database know nothing of each other.
@@ -69,6 +70,7 @@ func TestWakeupsByPolling(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	pooled, plain := open(t, with(address, "pooled=yes")), open(t, address)
+	postgres.TakeForForeign(plain)
 	lease := hold(t, plain, "run")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -95,6 +97,7 @@ func TestWakeupsByListening(t *testing.T) {
 	for _, schema := range []string{"tapestore", "another"} {
 		address := with(database(t), "schema="+schema)
 		waiter, writer := open(t, address), open(t, address)
+		postgres.TakeForForeign(writer)
 		lease := hold(t, writer, "run")
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()

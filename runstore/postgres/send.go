@@ -55,7 +55,7 @@ func (e *engine) statements(group []*request) (all []*statement, contenders []*r
 				st.release()
 				break
 			}
-			st.sql, st.args, st.read = sqlWrite, r.write.args(r.nonce, 0), st.readWrite
+			st.sql, st.args, st.read = sqlWrite, r.writeArgs(0), st.readWrite
 		default:
 			st.sql, st.args, st.read = sqlLeaseRenew, append(fenceArgs(r.fence), r.ttl.Microseconds(), r.nonce), st.readRenewed
 		}

@@ -12,7 +12,7 @@ import (
 //
 //	alone   one batch; if it is not applied, the statement calls tapestore.write
 //	merged  several batches of events for one run, under one fence
-//	multi   batches for several runs; skips each run whose row is locked
+//	multi   batches for several runs; skips each run whose row is locked or that has results to evict
 //
 // It is not simple because a statement has one snapshot and may then wait for the row of its run.
 // What the statement reads of other tables may be out of date by the time it has the lock. Its
@@ -32,14 +32,17 @@ import (
 //     VOLATILE and so has a newer snapshot, then returns the first result of the id, explains the
 //     refusal, or applies a batch that had only lost a race against another writer, in the same
 //     round trip. The batches of the other forms are sent again, each in a statement of its own.
+//  6. A commit that brings the results of its run to a multiple of 128 evicts the oldest results. In
+//     the form alone, tapestore.write performs that commit. A merged statement evicts them, and a
+//     statement for several runs leaves the commit out.
 //
-// Outline: a form selects a file and parts of it: sql/append_one.sql for one event, sql/append.sql
-// for one run, sql/append_multi.sql for several. form.statement assembles the text, once per form;
-// commitArgs collects the arguments. A statement has only the parts that its batches need, because
+// Outline: a form selects a file and parts of it: sql/append_one.sql for one event or record,
+// sql/append.sql for the others. form.statement assembles the text, once per form; commitArgs
+// collects the arguments. A statement has only the parts that its batches need, because
 // each part costs 10 to 100 µs of the server's time, used or not. For the same reason an append of
 // one event, with at most one guard and one record, has a form with scalars where the others have
-// arrays; what few appends need is left out unless a hint asks for it (hints.go); and a record that
-// is guarded to be new is only inserted.
+// arrays; a lock that few leases need is left out of the others' appends (timed.go); and a record
+// that is guarded to be new is only inserted.
 //
 // Rejected: tapestore.write for every commit. PL/pgSQL runs about ten statements for what is one
 // here, in twice the server's time, and for one run only (BenchmarkAppend).
@@ -53,8 +56,7 @@ type form struct {
 	ids, guards, puts bool // except with oneEvent, guards and puts are set together, and index entries belong to them
 	inserts           bool // one record, which is guarded to be new; then guards and puts are unset
 
-	timed  bool // see hints
-	evicts bool // see hints
+	timed bool // the lease is one of timedLeases
 }
 
 // commitStatement is the text of a statement and the indexes of its arguments among the 31.
@@ -73,19 +75,17 @@ func init() {
 			addForms(form{multi: true, ids: ids, guards: records, puts: records})
 			for _, timed := range both {
 				addForms(form{ids: ids, timed: timed}) // merged
-				for _, forgets := range both {
-					f := form{alone: true, ids: ids, timed: timed, evicts: forgets && ids}
-					array, one, guarded, put, fresh := f, f, f, f, f
-					array.guards, array.puts = records, records
-					one.oneEvent, one.guards, one.puts = true, records, records
-					guarded.oneEvent, guarded.guards = true, true
-					put.oneEvent, put.puts = true, true
-					fresh.oneEvent, fresh.inserts = true, true
-					addForms(array, one, guarded, put, fresh)
-					if ids { // an event or an id carries the nonce; without an event the nonce serves as the id
-						one.noEvent, put.noEvent, fresh.noEvent = records, true, true
-						addForms(one, put, fresh)
-					}
+				f := form{alone: true, ids: ids, timed: timed}
+				array, one, guarded, put, fresh := f, f, f, f, f
+				array.guards, array.puts = records, records
+				one.oneEvent, one.guards, one.puts = true, records, records
+				guarded.oneEvent, guarded.guards = true, true
+				put.oneEvent, put.puts = true, true
+				fresh.oneEvent, fresh.inserts = true, true
+				addForms(array, one, guarded, put, fresh)
+				if ids { // an event or an id carries the nonce; without an event the nonce serves as the id
+					one.noEvent, put.noEvent, fresh.noEvent = records, true, true
+					addForms(one, put, fresh)
 				}
 			}
 		}
@@ -105,6 +105,7 @@ var parameter = regexp.MustCompile(`\$[0-9]+`)
 func (f form) statement() commitStatement {
 	var parts []string
 	for part, has := range map[string]bool{
+		"multi":   f.multi,
 		"alone":   f.alone,
 		"event":   !f.noEvent,
 		"named":   f.ids,
@@ -115,18 +116,14 @@ func (f form) statement() commitStatement {
 		"records": f.guards || f.puts,
 		"checked": f.guards || f.puts,
 		"timed":   f.timed,
-		"evicts":  f.evicts,
 	} {
 		if has {
 			parts = append(parts, part)
 		}
 	}
 	file := "append"
-	switch {
-	case f.oneEvent:
+	if f.oneEvent {
 		file = "append_one"
-	case f.multi:
-		file = "append_multi"
 	}
 	return numbered(sqlFiles.Statement(file, parts...))
 }

@@ -57,7 +57,7 @@ type engine struct {
 	positions positions
 	notifier  *notifier
 	mover     *mover
-	hints     hintCache
+	timed     timedLeases
 	sqlCache  sync.Map // statements rewritten for Options.Schema, by their original text
 
 	hidden      atomic.Bool   // whether the server hides its incarnation from this role
@@ -127,7 +127,7 @@ func (e *engine) setUp(ctx context.Context, config *pgx.ConnConfig) error {
 		return err
 	}
 	e.notifier, e.mover = newNotifier(e), newMover(e)
-	if e.collectOnce(ctx, nil) { // a crash may have left much garbage
+	if more, err := e.collectOnce(ctx, nil); more || err != nil { // a crash may have left much garbage
 		signal(e.leftGarbage)
 	}
 	e.background.Go(e.collectLeft)

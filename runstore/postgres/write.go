@@ -19,9 +19,7 @@ const (
 
 // write holds the arguments of tapestore.write in the database's types. nil means NULL.
 type write struct {
-	op        operation
-	run       runstore.RunID
-	resultKey []byte // the key under which the result is stored, see request.resultKey
+	op operation
 
 	fence  runstore.Fence
 	token  *int64 // the token of the run's last grant, as a guard
@@ -49,8 +47,8 @@ type write struct {
 }
 
 // newWrite translates the writes of an operation.
-func newWrite(op operation, id runstore.RunID, w runstore.Writes) *write {
-	c := &write{op: op, run: id, newStatus: w.Status, runnable: w.Runnable, release: w.Release, purge: w.Purge}
+func newWrite(op operation, w runstore.Writes) *write {
+	c := &write{op: op, newStatus: w.Status, runnable: w.Runnable, release: w.Release, purge: w.Purge}
 	for _, e := range w.Events {
 		c.kinds, c.payloads = append(c.kinds, []byte(e.Kind)), append(c.payloads, data(e.Data))
 	}
@@ -85,9 +83,10 @@ func (c *write) guard(g runstore.Guards) {
 	}
 }
 
-// args returns the arguments of sql/write.sql. lowest is the first position of this run within the
+// writeArgs returns the arguments of sql/write.sql. lowest is the first position of this run within the
 // slot of the transaction (feed.go).
-func (c *write) args(nonce, lowest int64) []any {
+func (r *request) writeArgs(lowest int64) []any {
+	c := r.write
 	var (
 		token, ttl, runnableAfter          *int64
 		grant, owner                       []byte
@@ -127,7 +126,7 @@ func (c *write) args(nonce, lowest int64) []any {
 		runnableAt, runnableAfter = timeArgs(c.runnable)
 	}
 	return []any{
-		int16(c.op), []byte(c.run), nonce, c.resultKey,
+		int16(c.op), []byte(r.run), r.nonce, r.resultKey,
 		token, grant, owner, c.token, c.seq, c.status, wantKeys, wantVersions,
 		leaseOwner, leaseReactor, ttl, strict, stall, newGrant, preempt,
 		lowest, c.kinds, c.payloads, c.keys, c.values, c.explained,

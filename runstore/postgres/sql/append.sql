@@ -1,44 +1,78 @@
--- append is the fenced write of batches of one run, under one fence; see statement.go for its
--- invariants and append_one for the conditions and parts that it shares.
+-- append is the fenced write of batches of one run, under one fence, or of batches of several runs;
+-- see statement.go for its invariants and append_one for the conditions and parts that it shares.
 --
 -- Parts: alone, there is one batch, and if a condition does not hold, the statement returns the
--- result of tapestore.commit_fenced; otherwise it changes nothing and returns arrays with one
--- element, or NULLs; named, results have names; records, records are guarded or put; timed; evicts.
+-- result of tapestore.commit_fenced; without it the statement applies the batches of a run or
+-- changes nothing, and returns arrays with one element for each run whose batches it applied; multi,
+-- there are several runs, and the statement skips those whose row is locked; named, results have
+-- names; records, records are guarded or put; timed.
 --
 -- The conditions look up each row in a sub-select; as joins they might read all results or records
--- of the run. A new record gets a version above that of every deleted record of the run.
+-- of the run, or all runs. A new record gets a version above that of every deleted record of the
+-- run.
 --
--- $1 to $7 are scalars: id of the run, token, grant id, owner, position of transaction 0, number of
--- events, number of names. The others are arrays that begin with the number of the run, from 1. $8
--- to $12, events: run, number within the run from 1, nonce, kind, data. $13 to $18, names: run,
--- number within the run from 0, first and last event of the batch, nonce, name of the result. $19
--- to $21, guards: run, key, version. $22 to $26, records: run, key, value, event from 0, number of
--- index entries. $27 to $30, index entries: record from 1, index, time, microseconds after the
--- commit. The parameters of a variant are renumbered.
-WITH r AS (
+-- At every 128th result of a run, the oldest are evicted. tapestore.commit_fenced does it for a batch
+-- that is alone, and a run of multi is skipped, so that its batches are sent again. Several batches
+-- of one run evict here, because to send each alone would cost more.
+--
+-- $1 to $7 are scalars, and with multi arrays with one element per run: id of the run, token, grant
+-- id, owner, position of transaction 0, number of events, number of names. The others are arrays
+-- that begin with the number of the run, from 1. $8 to $12, events: run, number within the run from
+-- 1, nonce, kind, data. $13 to $18, names: run, number within the run from 0, first and last event
+-- of the batch, nonce, name of the result. $19 to $21, guards: run, key, version. $22 to $26,
+-- records: run, key, value, event from 0, number of index entries. $27 to $30, index entries: record
+-- from 1, index, time, microseconds after the commit. The parameters of a variant are renumbered.
+WITH seen AS MATERIALIZED ( -- if multi
+-- if multi
+	SELECT w.*, found.no AS run_no, last_seq, batches
+	FROM unnest($1::bytea[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bigint[], $6::bigint[], $7::bigint[])
+		WITH ORDINALITY AS w (id, token, grant_id, owner, base, events, results, i)
+	CROSS JOIN LATERAL (SELECT * FROM tapestore.runs WHERE runs.id = w.id OFFSET 0) AS found
+	WHERE true
+		AND found.batches / 128 = (found.batches + w.results) / 128 -- if named
+		AND NOT EXISTS (SELECT FROM unnest($13::bigint[], $18::bytea[]) AS new (i, id) -- if named
+			WHERE new.i = w.i AND (SELECT true FROM tapestore.batches WHERE run = found.no AND batches.id = new.id)) -- if named
+		AND NOT EXISTS (SELECT FROM unnest($19::bigint[], $20::bytea[], $21::bigint[]) AS wanted (i, key, version) -- if records
+			WHERE wanted.i = w.i AND wanted.version <> coalesce((SELECT version FROM tapestore.records WHERE run = found.no AND records.key = wanted.key), 0)) -- if records
+), locked AS (
+	SELECT w.* FROM seen AS w JOIN tapestore.runs ON runs.no = w.run_no
+		AND runs.id = w.id AND runs.token = w.token AND runs.grant_id = w.grant_id AND runs.owner = w.owner AND grant_state = 1 AND NOT purged
+		AND (void_nonces IS NULL OR NOT void_nonces && $10::bigint[])
+		AND greatest(runs.last_position + 1, w.base + (txid_current() << 14)) + w.events - 1 < 9007199254740992
+		AND (runs.last_seq, runs.batches) = (w.last_seq, w.batches)
+		AND (NOT is_strict OR expires > clock_timestamp())
+	FOR NO KEY UPDATE OF runs SKIP LOCKED
+), r AS (
+	UPDATE tapestore.runs SET progressed = clock_timestamp(),
+		last_seq = runs.last_seq + w.events, last_position = greatest(runs.last_position + 1, w.base + (txid_current() << 14)) + w.events - 1,
+		batches = runs.batches + w.results
+	FROM locked AS w
+	WHERE runs.no = w.run_no
+	RETURNING no, runs.token, runs.owner, runs.last_seq, last_position, progressed AS now, runs.batches, version_floor,
+		w.i AS i, w.events AS events, w.results AS results
+)
+-- end
+WITH r AS ( -- if not multi
+-- if not multi
 	UPDATE tapestore.runs SET progressed = clock_timestamp(),
 		last_seq = runs.last_seq + $6::bigint, last_position = greatest(runs.last_position + 1, $5::bigint + (txid_current() << 14)) + $6::bigint - 1,
 		batches = runs.batches + $7::bigint
 	WHERE runs.id = $1::bytea AND runs.token = $2::bigint AND runs.grant_id = $3::bytea AND runs.owner = $4::bytea AND grant_state = 1 AND NOT purged
 		AND (void_nonces IS NULL OR NOT void_nonces && $10::bigint[])
 		AND greatest(runs.last_position + 1, $5::bigint + (txid_current() << 14)) + $6::bigint - 1 < 9007199254740992
+		AND (runs.batches + 1) % 128 <> 0 -- if alone named
 		AND (runs.last_seq, runs.batches) = (SELECT seen.last_seq, seen.batches FROM tapestore.runs AS seen WHERE seen.id = $1::bytea) -- if records
-		-- if named
-		AND NOT EXISTS (SELECT FROM unnest($13::bigint[], $18::bytea[]) AS new (i, id)
-			WHERE new.i = 1::bigint AND (SELECT true FROM tapestore.batches WHERE run = runs.no AND batches.id = new.id))
-		-- end
-		-- if records
-		AND NOT EXISTS (SELECT FROM unnest($19::bigint[], $20::bytea[], $21::bigint[]) AS wanted (i, key, version)
-			WHERE wanted.i = 1::bigint AND wanted.version <> coalesce((SELECT version FROM tapestore.records WHERE run = runs.no AND records.key = wanted.key), 0))
-		-- end
+		AND NOT EXISTS (SELECT FROM unnest($13::bigint[], $18::bytea[]) AS new (i, id) -- if named
+			WHERE new.i = 1::bigint AND (SELECT true FROM tapestore.batches WHERE run = runs.no AND batches.id = new.id)) -- if named
+		AND NOT EXISTS (SELECT FROM unnest($19::bigint[], $20::bytea[], $21::bigint[]) AS wanted (i, key, version) -- if records
+			WHERE wanted.i = 1::bigint AND wanted.version <> coalesce((SELECT version FROM tapestore.records WHERE run = runs.no AND records.key = wanted.key), 0)) -- if records
 		AND NOT is_strict AND max_stall = 0 -- if not timed
-		-- if timed
-		AND (NOT is_strict AND max_stall = 0 OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = $1::bytea FOR NO KEY UPDATE)
-			AND (NOT is_strict OR expires > clock_timestamp()))
-		-- end
-	RETURNING no, runs.token, runs.owner, runs.last_seq, last_position, progressed AS now, runs.batches, version_floor, former_end,
+		AND (NOT is_strict AND max_stall = 0 OR (SELECT true FROM tapestore.runs AS locked WHERE locked.id = $1::bytea FOR NO KEY UPDATE) -- if timed
+			AND (NOT is_strict OR expires > clock_timestamp())) -- if timed
+	RETURNING no, runs.token, runs.owner, runs.last_seq, last_position, progressed AS now, runs.batches, version_floor,
 		1::bigint AS i, $6::bigint AS events, $7::bigint AS results
 )
+-- end
 -- if records
 , changed AS MATERIALIZED (
 	SELECT new.*, no, token, now, last_seq - events + least(1 + event, events) AS seq, coalesce(former.version, version_floor) + 1 AS version, former.places
@@ -66,19 +100,18 @@ WITH r AS (
 )
 -- if named
 , b AS (
-	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
+	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions)
 	SELECT no, batches - results + n, last_seq - events + first, last_seq - events + last, now, nonce, id
 		, '{}'::bigint[] -- if not records
 		, ARRAY(SELECT version FROM changed WHERE changed.i = r.i ORDER BY k) -- if records
-		, token, former_end
 	FROM r JOIN unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[]) AS new (i, n, first, last, nonce, id) USING (i)
 )
 -- end
--- if evicts
+-- if named not alone not multi
 , kept AS MATERIALIZED (
 	SELECT no, batches, (SELECT named.n FROM tapestore.batches AS named
 		WHERE named.run = no AND get_byte(named.id, 0) <> 110 ORDER BY named.n DESC OFFSET 127 LIMIT 1) AS named
-	FROM r
+	FROM r WHERE (batches - results) / 128 <> batches / 128
 ), forgotten AS (
 	DELETE FROM tapestore.batches USING kept WHERE batches.run = kept.no AND batches.n < kept.batches - 256
 		AND (get_byte(batches.id, 0) = 110 OR batches.n < kept.named)
@@ -97,10 +130,12 @@ SELECT now, last_seq, CASE WHEN now IS NULL THEN tapestore.commit_fenced(run_id 
 	, place_records => $27::integer[], place_names => $28::bytea[], place_times => $29::timestamptz[], place_afters => $30::bigint[] -- if records
 	, place_records => NULL, place_names => NULL, place_times => NULL, place_afters => NULL -- if not records
 	) END
-	, batches
 	, ARRAY(SELECT version FROM changed WHERE changed.i = r.i ORDER BY k) -- if records
 FROM (SELECT) AS one LEFT JOIN r ON true
 -- end
 -- if not alone
-SELECT array_agg(i), array_agg(now), array_agg(last_seq), '{}'::bigint[], array_agg(batches) FROM r
+SELECT array_agg(i), array_agg(now), array_agg(last_seq)
+	, '{}'::bigint[] -- if not records
+	, ARRAY(SELECT version FROM changed ORDER BY k) -- if records
+FROM r
 -- end

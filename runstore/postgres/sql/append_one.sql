@@ -2,13 +2,13 @@
 -- one guard. One statement checks the fence on the row of the run, assigns the seq and the
 -- position, and stores what belongs to the write; see statement.go for its invariants. It returns
 -- the time, the last seq, the result of tapestore.commit_fenced as JSON if a condition did not
--- hold, and if there is an id or a record the number of results and the versions.
+-- hold, and if there is a record the versions.
 --
 -- Parts: event, there is an event; named, there is a name for the result; guarded, the version of a
 -- record is checked; puts, a record is put; inserts, a record is put that is guarded to be new;
 -- record, one of the last two; checked, the write depends on what the snapshot has of a record, so
 -- the locked row must be that of the snapshot; timed, the lease is strict or has a bound on its
--- progress; evicts, the run has results to evict.
+-- progress.
 --
 -- $1 id of the run, $2 token, $3 grant id, $4 owner, $5 position of transaction 0, $10 nonce, $11
 -- kind, $12 data, $18 name of the result, $20 key and $21 version of the guard, $23 key, $24 value
@@ -28,6 +28,7 @@ WITH r AS (
 		AND (void_nonces IS NULL OR $10::bigint <> ALL (void_nonces))
 		AND runs.last_position < CASE WHEN txid_current() <= $31::bigint THEN 9007199254740991 END -- if event
 		AND (runs.last_seq, runs.batches) = (SELECT seen.last_seq, seen.batches FROM tapestore.runs AS seen WHERE seen.id = $1::bytea) -- if checked
+		AND (runs.batches + 1) % 128 <> 0 -- if named
 		AND (SELECT true FROM tapestore.batches WHERE run = runs.no AND batches.id = $18::bytea) IS NULL -- if named
 		-- if guarded
 		AND NOT EXISTS (SELECT FROM (SELECT 1::bigint, $20::bytea, $21::bigint) AS wanted (i, key, version)
@@ -40,7 +41,7 @@ WITH r AS (
 			AND (NOT is_strict OR expires > clock_timestamp()))
 		-- end
 	RETURNING no, runs.token, runs.owner, runs.last_seq, last_position, progressed AS now
-		, runs.batches, former_end -- if named
+		, runs.batches -- if named
 		, version_floor -- if record
 )
 -- if puts
@@ -74,7 +75,7 @@ WITH r AS (
 -- end
 -- if named
 , b AS (
-	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
+	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions)
 	SELECT no, batches - 1
 		, last_seq -- if event
 		, 0 -- if not event
@@ -82,18 +83,7 @@ WITH r AS (
 		, '{}'::bigint[] -- if not record
 		, ARRAY(SELECT version FROM changed) -- if puts
 		, ARRAY[coalesce(version_floor, 0) + 1] -- if inserts
-		, token, former_end
 	FROM r
-)
--- end
--- if evicts
-, kept AS MATERIALIZED (
-	SELECT no, batches, (SELECT named.n FROM tapestore.batches AS named
-		WHERE named.run = no AND get_byte(named.id, 0) <> 110 ORDER BY named.n DESC OFFSET 127 LIMIT 1) AS named
-	FROM r
-), forgotten AS (
-	DELETE FROM tapestore.batches USING kept WHERE batches.run = kept.no AND batches.n < kept.batches - 256
-		AND (get_byte(batches.id, 0) = 110 OR batches.n < kept.named)
 )
 -- end
 SELECT now, last_seq, CASE WHEN now IS NULL THEN tapestore.commit_fenced(run_id => $1::bytea, this_nonce => $10::bigint
@@ -108,7 +98,6 @@ SELECT now, last_seq, CASE WHEN now IS NULL THEN tapestore.commit_fenced(run_id 
 	, record_keys => ARRAY[$23::bytea], record_values => ARRAY[$24::bytea], record_events => ARRAY[$25::integer] -- if record
 	, record_keys => NULL, record_values => NULL, record_events => NULL -- if not record
 	, place_records => NULL, place_names => NULL, place_times => NULL, place_afters => NULL) END
-	, batches -- if named
 	, ARRAY(SELECT version FROM changed) -- if puts
 	, ARRAY[coalesce(version_floor, 0) + 1] -- if inserts
 FROM (SELECT) AS one LEFT JOIN r ON true

@@ -1,11 +1,14 @@
--- feed_page returns the events of all runs after a position, or one row without an event. Its first
--- column is the highest known position. It runs in a transaction after feed_strangers, and shows
--- the events below the oldest open transaction that feed_strangers has not found; without
--- feed_strangers it ignores none. A page ends where its size exceeds the limit in bytes. The server
--- computes the end, because the client would have to read everything that was sent. The sum needs
--- the lengths only, not the data.
+-- feed_page returns the events of all runs after a position, or one row without an event, in
+-- ascending order. Its first column is the highest known position. It runs in a transaction after
+-- feed_strangers, and shows the events below the oldest open transaction that feed_strangers has not
+-- found; without feed_strangers it ignores none. A page ends where its size exceeds the limit in
+-- bytes. The server computes the end, because the client would have to read everything that was
+-- sent. The sum needs the lengths only, not the data.
 --
--- $1 position, $2 size of the page in bytes, {limit} number of events; see journal_page
+-- Part: newest, the last events of all, of which a page has as many as fit from the end on.
+--
+-- $1 position above which the events are, $2 size of the page in bytes, {limit} number of events;
+-- see journal_page
 SELECT b.known, page.id, page.seq, page.position, page.token, page.time, page.kind, page.owner, page.data
 FROM (
 	SELECT position_base + (greatest(coalesce((SELECT min(x::text::bigint) FROM pg_snapshot_xip(pg_current_snapshot()) AS x
@@ -14,12 +17,14 @@ FROM (
 		greatest(position_base, last_purged, (SELECT max(position) FROM tapestore.events)) AS known
 	FROM tapestore.store
 ) b LEFT JOIN LATERAL (
-	SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before
+	SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before -- if not newest
+	SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position DESC) - octet_length(e.data) AS before -- if newest
 	FROM (
 		SELECT events.*, runs.id
 		FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
 		WHERE position > $1::bigint AND position < b.safe
-		ORDER BY position LIMIT {limit}
+		ORDER BY position LIMIT {limit} -- if not newest
+		ORDER BY position DESC LIMIT {limit} -- if newest
 	) e
 ) page ON before <= $2::bigint
 ORDER BY page.position

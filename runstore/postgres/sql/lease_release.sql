@@ -16,10 +16,10 @@ WITH r AS (
 			AND (NOT is_strict OR expires > clock_timestamp()))
 		AND (void_nonces IS NULL OR $5::bigint <> ALL (void_nonces))
 		AND (batches + 1) % 128 <> 0
-	RETURNING no, token, last_seq, batches, former_end, ended AS now
+	RETURNING no, last_seq, batches, ended AS now
 ), b AS (
-	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions, token, former_end)
-	SELECT no, batches - 1, 0, last_seq, now, $5::bigint, 'n'::bytea || int8send($5::bigint), '{}', token, former_end FROM r
+	INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions)
+	SELECT no, batches - 1, 0, last_seq, now, $5::bigint, 'n'::bytea || int8send($5::bigint), '{}' FROM r
 )
 SELECT now, last_seq, CASE WHEN now IS NULL AND set_config('bytea_output', 'hex', true) || set_config('timezone', 'UTC', true) <> '' THEN to_jsonb(tapestore.write(
 	op => 3::smallint, run_id => $1::bytea, this_nonce => $5::bigint,

@@ -9,9 +9,9 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// TestHints checks that a handle learns from the first append under a lease that the time matters
-// to it, and that of results it is reminded once, after every 128.
-func TestHints(t *testing.T) {
+// TestTimedLeases checks that a handle remembers, from the first append under a lease, whether the
+// time matters to it.
+func TestTimedLeases(t *testing.T) {
 	t.Parallel()
 	s := open(t, database(t))
 	for i, tc := range []struct {
@@ -28,25 +28,13 @@ func TestHints(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := appending(created.Lease, "event")
-		if timed, _ := postgres.HintsOf(s, b); timed {
+		if postgres.Timed(s, b) {
 			t.Errorf("%+v: timed before the first append", tc.spec)
 		}
 		commit(t, s, b)
-		if timed, _ := postgres.HintsOf(s, b); timed != tc.want {
+		if timed := postgres.Timed(s, b); timed != tc.want {
 			t.Errorf("%+v: timed: %v, want %v", tc.spec, timed, tc.want)
 		}
 		commit(t, s, b)
-	}
-	lease := hold(t, s, "run")
-	for i := range 129 {
-		b := appending(lease, "event")
-		b.ID = runstore.BatchID(fmt.Sprint(i))
-		if i < 128 {
-			commit(t, s, b)
-		} else if _, forgets := postgres.HintsOf(s, b); !forgets {
-			t.Error("after 128 results there is no hint to forget the oldest")
-		} else if _, again := postgres.HintsOf(s, b); again {
-			t.Error("the hint to forget is given twice")
-		}
 	}
 }
