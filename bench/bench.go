@@ -193,7 +193,7 @@ func (s *Session) Step(done, total int, what string) { s.step(done, total, what)
 func (s *Session) Record(r Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.Part = s.Part
+	r.Part, r.Metrics = s.Part, withQuantiles(r.Metrics)
 	s.report.Results = append(s.report.Results, r)
 }
 

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 )
@@ -57,40 +56,9 @@ func (m *Measured) AddPeak(name string, better Better, most time.Duration) {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// quantiles are those that Quantiles records, each with the least number of latencies for which it
-// is not simply the maximum.
-var quantiles = []struct {
-	name  string
-	q     float64
-	least int
-}{{"p50", 0.50, 1}, {"p95", 0.95, 20}, {"p99", 0.99, 100}}
-
-// Quantiles records p50, p95, p99 and the maximum of latencies, in milliseconds, as "name p50" and
-// so on. It leaves out p95 of fewer than 20 latencies and p99 of fewer than 100, and records nothing
-// if there are none.
-func (m *Measured) Quantiles(name string, all []time.Duration) {
-	if len(all) == 0 {
-		return
-	}
-	all = slices.Sorted(slices.Values(all))
-	for _, z := range quantiles {
-		if len(all) >= z.least {
-			m.Add(name+" "+z.name, "ms", Less, milliseconds(nearestRank(all, z.q)))
-		}
-	}
-	m.AddPeak(name+" max", Less, all[len(all)-1])
-}
-
-// nearestRank returns the q-quantile of sorted values: the smallest of them that is at least as
-// large as a share q of all.
-func nearestRank(sorted []time.Duration, q float64) time.Duration {
-	rank := int(math.Ceil(q*float64(len(sorted)) - 1e-9)) // 0.95 times 20 may be slightly more than 19
-	return sorted[max(1, rank)-1]
-}
-
-// turns returns the order of n sides in a round, by the balanced design of Williams (1949): in n
-// rounds with an even n, and in 2n with an odd one, each side has each place equally often, and
-// follows each other side equally often. So no side always works in the wake of the same neighbour.
+// turns returns the order of n sides in a round. In n rounds each side has each place once. In n
+// rounds with an even n, and in 2n with an odd one, each side follows each other side equally often
+// (the balanced design of Williams, 1949), so that no side always works in the wake of the same one.
 func turns(n, round int) []int {
 	order := make([]int, n)
 	for k := range order {
@@ -100,7 +68,7 @@ func turns(n, round int) []int {
 		}
 		order[k] = (order[k] + round) % n
 	}
-	if n%2 == 1 && round%2 == 1 {
+	if n%2 == 1 && round/n%2 == 1 {
 		slices.Reverse(order)
 	}
 	return order
@@ -239,6 +207,7 @@ func (r *Result) add(metrics []Metric) {
 	for _, m := range metrics {
 		if i := slices.IndexFunc(r.Metrics, func(have Metric) bool { return have.Name == m.Name }); i >= 0 {
 			r.Metrics[i].Samples = append(r.Metrics[i].Samples, m.Samples...)
+			r.Metrics[i].latencies = append(r.Metrics[i].latencies, m.latencies...)
 			continue
 		}
 		r.Metrics = append(r.Metrics, m)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -59,25 +60,34 @@ func TestQuantiles(t *testing.T) {
 		}
 		return all
 	}
-	for n, want := range map[int]map[string]float64{
-		0:   {},
-		1:   {"x p50": 1, "x max": 1},
-		2:   {"x p50": 1, "x max": 2},
-		4:   {"x p50": 2, "x max": 4},
-		5:   {"x p50": 3, "x max": 5},
-		19:  {"x p50": 10, "x max": 19},
-		20:  {"x p50": 10, "x p95": 19, "x max": 20},
-		100: {"x p50": 50, "x p95": 95, "x p99": 99, "x max": 100},
-		101: {"x p50": 51, "x p95": 96, "x p99": 100, "x max": 101},
+	type samples map[string][]float64
+	for _, tc := range []struct {
+		rounds []int // the number of latencies of each
+		want   samples
+	}{
+		{[]int{0}, samples{}},
+		{[]int{1}, samples{"x p50": {1}, "x max": {1}}},
+		{[]int{2}, samples{"x p50": {1.5}, "x max": {2}}},
+		{[]int{5}, samples{"x p50": {3}, "x max": {5}}},
+		{[]int{19}, samples{"x p50": {10}, "x max": {19}}},
+		{[]int{20}, samples{"x p50": {10.5}, "x p95": {19}, "x max": {20}}},
+		{[]int{100, 101}, samples{"x p50": {50.5, 51}, "x p95": {95, 96}, "x p99": {99, 100}, "x max": {100, 101}}},
+		{[]int{10, 10}, samples{"x p50": {5.5, 5.5}, "x p95": {10}, "x max": {10, 10}}},
+		{[]int{60, 100}, samples{"x p50": {30.5, 50.5}, "x p95": {57, 95}, "x p99": {99}, "x max": {60, 100}}},
+		{[]int{40, 0, 59}, samples{"x p50": {20.5, 30}, "x p95": {38, 57}, "x max": {40, 59}}},
 	} {
-		var m Measured
-		m.Quantiles("x", ms(n))
-		got := map[string]float64{}
-		for _, metric := range m.metrics {
-			got[metric.Name] = metric.Value()
+		var r Result
+		for _, n := range tc.rounds {
+			var m Measured
+			m.Quantiles("x", ms(n))
+			r.add(m.metrics)
 		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%d latencies: got %v, want %v", n, got, want)
+		got := samples{}
+		for _, metric := range withQuantiles(r.Metrics) {
+			got[metric.Name] = metric.Samples
+		}
+		if !maps.EqualFunc(got, tc.want, slices.Equal) {
+			t.Errorf("rounds of %v latencies: got %v, want %v", tc.rounds, got, tc.want)
 		}
 	}
 }

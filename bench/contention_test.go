@@ -286,27 +286,6 @@ func TestTurnsCommitTheSamePayload(t *testing.T) {
 	}
 }
 
-// TestHandoversArePooled checks that each handover is a sample, and that the quantiles are those of
-// all rounds.
-func TestHandoversArePooled(t *testing.T) {
-	report := measure(t, "handover", nil)
-	found := 0
-	for _, r := range report.Results {
-		if r.Group != "release" {
-			continue
-		}
-		found++
-		all, _ := r.Metric("next grant")
-		median, _ := r.Metric("next grant p50")
-		if want := Smoke().Rounds * Smoke().Handovers; len(all.Samples) != want || len(median.Samples) != 1 {
-			t.Errorf("%s: %d samples of handovers and %d medians, want %d and 1", r.Side, len(all.Samples), len(median.Samples), want)
-		}
-	}
-	if found == 0 {
-		t.Error("no handover by release")
-	}
-}
-
 // TestUnreachedSize checks that a result is named by the size that was asked for, with the size that
 // was reached beside it.
 func TestUnreachedSize(t *testing.T) {

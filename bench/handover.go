@@ -32,7 +32,6 @@ func handoverPart() Part {
 			`Release: from the call that releases the lease, 20 ms after its grant, to the next grant. ` +
 			`Expiry: from the expiry of a lease of 100 ms to the next grant, both on the store clock. Time passes unannounced, so hints are no help there. ` +
 			`Standbys with hints have a keeper's default options (they also poll, every 1 to 10 s); standbys that poll do so every 50 to 100 ms. ` +
-			`A sample of the next grant is one handover; its quantiles are those of the handovers of all rounds. ` +
 			`Requests per handover are those of all standbys. Idle: how often one standby asks the store while nothing happens, at the beginning of its wait; ` +
 			`with the defaults it falls to one request in 7.5 s. What an engine sends of itself to deliver hints is not counted.`,
 		Run: runHandover,
@@ -46,9 +45,6 @@ type handover struct {
 	standbys               int
 	hints, expiry          bool
 	times                  int // handovers in a round
-
-	rounds, done int             // rounds of the comparison, and those that are complete
-	took         []time.Duration // of all handovers of all rounds
 
 	tokens []runstore.Token // of the grants, in the order in which they arrived
 	writes int              // to the other run
@@ -76,7 +72,7 @@ func runHandover(ctx context.Context, s *Session) error {
 				h := &handover{
 					holder: handles[0], shared: handles[1], writer: handles[2],
 					run: store.RunID(8*i + 2*k), other: store.RunID(8*i + 2*k + 1), standbys: standbys, hints: k%2 == 0, expiry: k >= 2,
-					times: s.Scale.Handovers, rounds: s.Scale.Rounds,
+					times: s.Scale.Handovers,
 				}
 				if h.expiry {
 					h.times = max(1, h.times/2)
@@ -182,14 +178,7 @@ func (h *handover) round(ctx context.Context, _ time.Duration, m *Measured) (err
 			}
 		}
 	}
-	// A round has few handovers, so each of them is a sample, and quantiles are those of all rounds.
-	for _, t := range took {
-		m.Add("next grant", "ms", Less, milliseconds(t))
-	}
-	h.took = append(h.took, took...)
-	if h.done++; h.done == h.rounds {
-		m.Quantiles("next grant", h.took)
-	}
+	m.Quantiles("next grant", took)
 	m.Add("requests per handover", "", Less, float64(st.caller.asked.Load()-before)/float64(len(took)))
 	return nil
 }

@@ -96,6 +96,12 @@ type Metric struct {
 	// Peak is true for a maximum: the metric's value is then the largest sample.
 	Peak    bool `json:",omitempty"`
 	Samples []float64
+
+	// Of a quantile that Quantiles records, until the result is recorded: the sorted latencies of each
+	// round, the quantile, and how many latencies it needs.
+	latencies [][]time.Duration
+	q         float64
+	least     int
 }
 
 // Better is the direction of a metric that is an improvement.

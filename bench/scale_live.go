@@ -52,13 +52,13 @@ func (s *Session) scaleLive(ctx context.Context) (err error) {
 // fillLive makes a store with n live leases, and opens it over a network. live is the number of
 // leases that it reached.
 func (s *Session) fillLive(ctx context.Context, n int) (l *liveStore, live int, drop func() error, err error) {
-	store, handle, drop, err := s.openStore(ctx)
+	store, handle, dropStore, err := s.openStore(ctx)
 	if err != nil {
 		return nil, 0, nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, drop())
+			err = errors.Join(err, dropStore())
 		}
 	}()
 	due := min(dueRuns, n)
@@ -77,8 +77,7 @@ func (s *Session) fillLive(ctx context.Context, n int) (l *liveStore, live int, 
 		}
 	}
 	l = &liveStore{connection: c, scan: &indexScan{store: c, index: runstore.IndexRunnable, name: "runnable", runs: runs}}
-	whole := drop
-	return l, live, func() error { return errors.Join(c.Close(), whole()) }, nil
+	return l, live, func() error { return errors.Join(c.Close(), dropStore()) }, nil
 }
 
 // firstScan records the scan that finds every entry where the run's grant placed it, and the cost

@@ -2,6 +2,7 @@ package bench_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,13 @@ import (
 type careless struct {
 	runstore.RunStore
 	breaks string
+}
+
+func (s *careless) CreateRun(ctx context.Context, spec runstore.RunSpec) (runstore.Created, error) {
+	if s.breaks == "creations" && spec.Lease != nil && spec.Lease.Owner == "bench" {
+		return runstore.Created{}, errors.New("no more runs")
+	}
+	return s.RunStore.CreateRun(ctx, spec)
 }
 
 func (s *careless) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runstore.IndexEntry, error) {
@@ -68,6 +76,7 @@ func TestScaleReportsWhatAStoreLoses(t *testing.T) {
 		breaks, want string // the fault
 	}{
 		{"nothing", ""},
+		{"creations", "no more runs"},
 		{"index", "the first scan among 10 live leases: the index has"},
 		{"grants", "live leases, acquire and release, 10 live leases: reading back: the tokens say"},
 		{"puts", "run size, "},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -20,6 +21,17 @@ func (p *Page) Add(size int) (full bool) {
 	p.left--
 	p.bytes += size
 	return p.left <= 0 || p.bytes > runstore.MaxPageBytes
+}
+
+// FirstMicros returns the first microsecond that is not before t, in microseconds since 1970; the
+// zero time becomes 0. A scan with the lower bound t begins there, because entries of indexes are at
+// whole microseconds.
+func FirstMicros(t time.Time) int64 {
+	us := runstore.Micros(t)
+	if runstore.FromMicros(us).Before(t) {
+		us++
+	}
+	return us
 }
 
 // EncodeCursor returns a cursor that holds a position, a value that package encoding/json encodes.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"cloud.google.com/go/bigtable"
 
@@ -62,7 +61,7 @@ func (s *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 // earlier scans for the same page did not find.
 func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string, until int64, missing map[missingValue]bool) ([]runstore.IndexEntry, error) {
 	prefix := escape(string(q.Index))
-	low, high := prefix+be64(firstMicros(q.From)), prefix+be64(until+1)
+	low, high := prefix+be64(adapter.FirstMicros(q.From)), prefix+be64(until+1)
 	if cursor != "" && q.Newest {
 		high = min(high, cursor)
 	} else if cursor != "" {
@@ -126,16 +125,6 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 		}
 	})
 	return v.entries[:min(len(v.entries), q.Limit)], nil
-}
-
-// firstMicros returns the first microsecond that is not before t. Entries are at whole
-// microseconds.
-func firstMicros(t time.Time) int64 {
-	us := runstore.Micros(t)
-	if runstore.FromMicros(us).Before(t) {
-		us++
-	}
-	return us
 }
 
 var errSlowScan = fmt.Errorf("bigtable: the scan took more than %v; the next one meets fewer entries that are not true", maxScanTime)

@@ -136,11 +136,7 @@ func lowerBound(q runstore.IndexQuery) cursor {
 	if q.From.IsZero() {
 		return cursor{At: math.MinInt32}
 	}
-	from := q.From.Truncate(runstore.TimePrecision)
-	if from.Before(q.From) { // entries are whole microseconds
-		from = from.Add(runstore.TimePrecision)
-	}
-	return cursor{At: from.UnixMicro()}
+	return cursor{At: adapter.FirstMicros(q.From)}
 }
 
 // cursor is a position in an index: the columns of its order.

@@ -12,7 +12,7 @@ import (
 //
 //	alone   one batch; if it is not applied, the statement calls tapestore.write
 //	merged  several batches of events for one run, under one fence
-//	multi   batches for several runs; skips each run whose row is locked or that has results to evict
+//	multi   batches for several runs; skips each run whose row is locked
 //
 // It is not simple because a statement has one snapshot and may then wait for the row of its run.
 // What the statement reads of other tables may be out of date by the time it has the lock. Its
@@ -30,11 +30,11 @@ import (
 //     in the snapshot are current.
 //  5. If a condition does not hold, the statement changes nothing. tapestore.write, which is
 //     VOLATILE and so has a newer snapshot, then returns the first result of the id, explains the
-//     refusal, or applies a batch that had only lost a race against another writer, in the same
-//     round trip. The batches of the other forms are sent again, each in a statement of its own.
-//  6. A commit that brings the results of its run to a multiple of 128 evicts the oldest results. In
-//     the form alone, tapestore.write performs that commit. A merged statement evicts them, and a
-//     statement for several runs leaves the commit out.
+//     refusal, or applies a batch that had only lost a race against another writer, whose lease is
+//     timed or that evicts results, in the same round trip. The batches of the other forms are sent
+//     again, each in a statement of its own.
+//  6. The commit with which the results of its run reach or pass a multiple of 128 evicts the oldest
+//     ones. In the form alone tapestore.write performs that commit, the other forms evict.
 //
 // Outline: a form selects a file and parts of it: sql/append_one.sql for one event or record,
 // sql/append.sql for the others. form.statement assembles the text, once per form; commitArgs

@@ -125,7 +125,7 @@ func scanOf(q runstore.IndexQuery, at cursor, limit int) spanner.Statement {
 		params["o2"] = time.UnixMicro(at.O2).UTC()
 	}
 	if q.Newest {
-		params["from"] = time.UnixMicro(lowest(q)).UTC()
+		params["from"] = time.UnixMicro(adapter.FirstMicros(q.From)).UTC()
 	}
 	text, ofRuns := scans[scanKind{index: q.Index, newest: q.Newest}]
 	if !ofRuns {
@@ -133,16 +133,6 @@ func scanOf(q runstore.IndexQuery, at cursor, limit int) spanner.Statement {
 		params["name"], params["key"] = stored(q.Index), at.Key
 	}
 	return spanner.Statement{SQL: text, Params: params}
-}
-
-// lowest returns the lower bound of a scan in microseconds: q.From rounded up, so that an entry of
-// exactly that time is included. Without a bound it is 0, which is before all entries.
-func lowest(q runstore.IndexQuery) int64 {
-	bound := runstore.Micros(q.From)
-	if q.From.Nanosecond()%int(runstore.TimePrecision) > 0 {
-		bound++
-	}
-	return bound
 }
 
 // public returns the entry as callers see it.
@@ -177,7 +167,7 @@ func (e *entry) cursor() cursor {
 // from returns the cursor that a scan starts behind: c, or for a forward scan with a later lower
 // bound the cursor before all entries of that time.
 func (c cursor) from(q runstore.IndexQuery) cursor {
-	if bound := lowest(q); !q.Newest && c.O1 < bound {
+	if bound := adapter.FirstMicros(q.From); !q.Newest && c.O1 < bound {
 		return cursor{O1: bound, O3: math.MinInt64, Run: []byte{}, Key: []byte{}}
 	}
 	return c

@@ -38,7 +38,7 @@ func TestRefusalAfterAFailedCommit(t *testing.T) {
 	}
 }
 
-// TestBusyCommit reports BUSY to a COMMIT whose first frames are written. Its outcome is unknown; nothing of it is left,
+// TestBusyCommit reports BUSY to a COMMIT. Its outcome is unknown; nothing of it is left,
 // and the log holds the commits that follow.
 func TestBusyCommit(t *testing.T) {
 	t.Parallel()

@@ -154,7 +154,7 @@ const MaxStep = maxStep
 // TakeForForeign makes the other handles of the file take this one's writes for those of another
 // process.
 func TakeForForeign(s *Store) {
-	s.engine.waiters, s.engine.own = wakeup.Of(s), &changeCount{}
+	s.engine.waiters, s.engine.own = wakeup.Of(s), newChangeCount()
 	*s = *newStore(s.engine)
 }
 
@@ -168,7 +168,9 @@ func Looks(t *testing.T, s *Store) (look func() bool) {
 	}
 	t.Cleanup(func() { _ = w.conn.close() })
 	return func() bool {
+		s.engine.own.lock <- struct{}{}
 		changed, err := w.look()
+		<-s.engine.own.lock
 		if err != nil {
 			t.Errorf("look: %v", err)
 		}
@@ -177,13 +179,7 @@ func Looks(t *testing.T, s *Store) (look func() bool) {
 }
 
 // Committing reports whether watchers of this process wait for a COMMIT of the store.
-func Committing(s *Store) bool {
-	if !s.engine.own.mu.TryLock() {
-		return true
-	}
-	s.engine.own.mu.Unlock()
-	return false
-}
+func Committing(s *Store) bool { return len(s.engine.own.lock) > 0 }
 
 // Changes returns how much has changed in the store.
 func Changes(s *Store) (n int64, err error) {

@@ -101,7 +101,7 @@ type cursor struct {
 // within returns the cursor after which a scan begins inside its bounds, and the bound at which it
 // ends. due is the upper bound.
 func (c cursor) within(q runstore.IndexQuery, due int64) (start cursor, end int64) {
-	from := lowest(q)
+	from := adapter.FirstMicros(q.From) // 0: before every entry
 	if q.Newest {
 		if c.At > due {
 			c = cursor{At: due, Written: math.MaxInt64, Run: math.MaxInt64}
@@ -112,16 +112,6 @@ func (c cursor) within(q runstore.IndexQuery, due int64) (start cursor, end int6
 		c = cursor{At: from, Written: math.MinInt64}
 	}
 	return c, due
-}
-
-// lowest returns the lower bound of a scan in microseconds: q.From rounded up, because entries are at
-// whole microseconds. Without a bound it is 0, which is before every entry.
-func lowest(q runstore.IndexQuery) int64 {
-	bound := runstore.Micros(q.From)
-	if q.From.Nanosecond()%int(runstore.TimePrecision) > 0 {
-		bound++
-	}
-	return bound
 }
 
 // decodeCursor returns the cursor after which a scan begins. Without one the scan begins at the

@@ -22,15 +22,17 @@ const dataVersion = `PRAGMA data_version`
 // changeCount counts the changes that this process has made to a file. All other changes that the
 // file counts were made by other processes.
 type changeCount struct {
-	mu sync.RWMutex // held from before a COMMIT until its changes are counted
-	n  int64
+	lock chan struct{} // holds an element from before a COMMIT until its changes are counted, and while n is read
+	n    int64
 }
+
+func newChangeCount() *changeCount { return &changeCount{lock: make(chan struct{}, 1)} }
 
 // ownChanges has the changeCount of each path.
 var ownChanges sync.Map
 
 func ownChangeCount(path string) *changeCount {
-	count, _ := ownChanges.LoadOrStore(path, &changeCount{})
+	count, _ := ownChanges.LoadOrStore(path, newChangeCount())
 	return count.(*changeCount)
 }
 
@@ -104,29 +106,38 @@ type watcher struct {
 }
 
 // newWatcher returns a watcher that has looked once: what other processes change from then on is
-// new.
+// new. While this process commits, it does not look, and the first look of the watcher wakes all.
 func (e *engine) newWatcher(ctx context.Context) (*watcher, error) {
 	c, err := e.connect(ctx, "query_only(1)")
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{engine: e, conn: c, stop: make(chan struct{})}
-	if _, err := w.look(); err != nil {
+	w := &watcher{engine: e, conn: c, stop: make(chan struct{}), known: -1}
+	select {
+	case e.own.lock <- struct{}{}:
+		_, err = w.look()
+		<-e.own.lock
+	default:
+	}
+	if err != nil {
 		return nil, unavailable(errors.Join(err, c.close()))
 	}
 	return w, nil
 }
 
-// look reports whether others have changed the file since the last look.
+// look reports whether others have changed the file since the last look. The caller holds the lock of
+// the process's own count: a change that is visible but not counted yet would hide as many changes of
+// others.
 func (w *watcher) look() (changed bool, err error) {
 	v, err := w.conn.one(context.Background(), dataVersion)
 	if err != nil || v[0] == w.version {
 		return false, err
 	}
-	foreign, err := w.engine.foreign(w.conn)
+	all, err := w.conn.changes()
 	if err != nil {
 		return false, err
 	}
+	foreign := all - w.engine.own.n
 	changed = foreign > w.known
 	w.version, w.known = v[0], foreign
 	return changed, nil
@@ -145,7 +156,16 @@ func (w *watcher) work() {
 			return
 		case <-tick.C:
 		}
-		if changed, err := w.look(); err == nil && changed {
+		select {
+		case <-w.stop:
+			return
+		case <-w.engine.stopped.Done():
+			return
+		case w.engine.own.lock <- struct{}{}:
+		}
+		changed, err := w.look()
+		<-w.engine.own.lock
+		if err == nil && changed {
 			w.engine.wakeAfterOthers(w.conn)
 		}
 	}
@@ -160,14 +180,4 @@ func (e *engine) wakeAfterOthers(c *conn) {
 		held[id] = err == nil && row[0].(int64) == 1
 	}
 	e.waiters.WakeEach(func(id runstore.RunID, on runstore.WakeOn) bool { return on == runstore.OnWrite || !held[id] })
-}
-
-// foreign returns how many changes of the file were made by other processes. It waits for a COMMIT
-// of this process: a change that is visible but not counted yet would hide as many changes of
-// others.
-func (e *engine) foreign(c *conn) (int64, error) {
-	e.own.mu.RLock()
-	defer e.own.mu.RUnlock()
-	changes, err := c.changes()
-	return changes - e.own.n, err
 }

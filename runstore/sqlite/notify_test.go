@@ -179,13 +179,14 @@ func TestLookDuringACommit(t *testing.T) {
 	look := sqlite.Looks(t, looking)
 	looked := make(chan struct{})
 	checkpoint := sync.OnceFunc(func() {
+		committing := sqlite.Committing(s)
 		go func() {
 			defer close(looked)
 			if look() {
 				t.Error("a change of this process is taken for one of another process")
 			}
 		}()
-		if !sqlite.Committing(s) {
+		if !committing {
 			<-looked
 		}
 	})

@@ -23,7 +23,7 @@ import (
 // number.
 //
 // Bulk operations of the writer delete the rows, in turn with the operations of other callers. One
-// step deletes at most sweepRows rows, and stops after sweepTime. The caller of the purge runs the
+// step deletes about sweepRows rows, and stops after sweepTime. The caller of the purge runs the
 // steps one after the other until its deadline, which is the back-pressure that keeps garbage from
 // growing. After the deadline the handle continues in the background. What a crash or a failure
 // leaves is deleted by the next purge or the next opening.
@@ -37,7 +37,7 @@ import (
 const (
 	// sweepRows is how many rows a step deletes: 1,024, which take 3 to 5 ms and fill 50 pages of
 	// the log. With 4,096, syncing those pages took longer than deleting the rows. An extent is
-	// deleted completely, so a step may delete 1,000 events of 8 MiB more.
+	// deleted completely, so a step may delete 1,000 events more, of 8 MiB together.
 	sweepRows = 1024
 	// sweepTime ends a step early where rows are large or the machine is slow: after 5 ms, about as
 	// long as a sync takes.

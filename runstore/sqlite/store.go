@@ -153,7 +153,7 @@ func open(ctx context.Context, path string, options *Options) (*database, error)
 		sweeping: make(chan struct{}, 1),
 	}
 	db.damage.path, db.damage.logger = path, opts.Logger
-	db.waiters, db.own = wakeup.Of(db), &changeCount{}
+	db.waiters, db.own = wakeup.Of(db), newChangeCount()
 	if path != Memory { // handles of one file in one process share them
 		db.waiters, db.own = wakeup.Of("sqlite:"+path), ownChangeCount(path)
 	}

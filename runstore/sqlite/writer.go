@@ -353,8 +353,8 @@ func (w *writer) end(tx *tx) error {
 // commitCounted is commit, and counts the changes before a watcher of this process can read them.
 func (w *writer) commitCounted(tx *tx) error {
 	own := w.store.own
-	own.mu.Lock()
-	defer own.mu.Unlock()
+	own.lock <- struct{}{}
+	defer func() { <-own.lock }()
 	err := w.commit(tx.c)
 	if err == nil {
 		own.n += tx.made()

@@ -12,8 +12,8 @@
 -- run.
 --
 -- At every 128th result of a run, the oldest are evicted. tapestore.commit_fenced does it for a batch
--- that is alone, and a run of multi is skipped, so that its batches are sent again. Several batches
--- of one run evict here, because to send each alone would cost more.
+-- that is alone. Other statements do it themselves, because they carry many results: to send the
+-- batches of every 128th again would cost more.
 --
 -- $1 to $7 are scalars, and with multi arrays with one element per run: id of the run, token, grant
 -- id, owner, position of transaction 0, number of events, number of names. The others are arrays
@@ -29,7 +29,6 @@ WITH seen AS MATERIALIZED ( -- if multi
 		WITH ORDINALITY AS w (id, token, grant_id, owner, base, events, results, i)
 	CROSS JOIN LATERAL (SELECT * FROM tapestore.runs WHERE runs.id = w.id OFFSET 0) AS found
 	WHERE true
-		AND found.batches / 128 = (found.batches + w.results) / 128 -- if named
 		AND NOT EXISTS (SELECT FROM unnest($13::bigint[], $18::bytea[]) AS new (i, id) -- if named
 			WHERE new.i = w.i AND (SELECT true FROM tapestore.batches WHERE run = found.no AND batches.id = new.id)) -- if named
 		AND NOT EXISTS (SELECT FROM unnest($19::bigint[], $20::bytea[], $21::bigint[]) AS wanted (i, key, version) -- if records
@@ -107,7 +106,7 @@ WITH r AS ( -- if not multi
 	FROM r JOIN unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[]) AS new (i, n, first, last, nonce, id) USING (i)
 )
 -- end
--- if named not alone not multi
+-- if named not alone
 , kept AS MATERIALIZED (
 	SELECT no, batches, (SELECT named.n FROM tapestore.batches AS named
 		WHERE named.run = no AND get_byte(named.id, 0) <> 110 ORDER BY named.n DESC OFFSET 127 LIMIT 1) AS named

@@ -5,7 +5,7 @@
 -- bytes. The server computes the end, because the client would have to read everything that was
 -- sent. The sum needs the lengths only, not the data.
 --
--- Part: newest, the last events of all, of which a page has as many as fit from the end on.
+-- Part: newest, the last events of all, as many as fit into a page.
 --
 -- $1 position above which the events are, $2 size of the page in bytes, {limit} number of events;
 -- see journal_page
