@@ -39,7 +39,7 @@ const (
 // orphanScan scans the marks of the given shards, which are sorted, and then retires those of idle runs.
 func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 	s.upkeep.lacked, s.upkeep.lacks = s.upkeep.lacks, map[runGeneration]int64{}
-	s.upkeep.idle = nil
+	s.upkeep.scanBegan = s.clock.local.Read()
 	for len(mine) > 0 {
 		n := 1
 		for n < len(mine) && mine[n] == mine[n-1]+1 {
@@ -75,6 +75,14 @@ func (s *engine) isClosed() bool {
 	default:
 		return false
 	}
+}
+
+// unlessClosed returns errStopped once Close has begun.
+func (s *engine) unlessClosed() error {
+	if s.isClosed() {
+		return errStopped
+	}
+	return nil
 }
 
 var errStopped = errors.New("bigtable: the handle was closed")
@@ -189,6 +197,9 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 		err = keep()
 	}
 	if err != nil {
+		return err
+	}
+	if err := s.checkEpoch(ctx, when); err != nil {
 		return err
 	}
 	m := found.head.mark(id)

@@ -16,18 +16,18 @@ import (
 
 const (
 	segmentSize = 64
-	// sealAt is how many events a row has before the background seals some, mustSealAt before a
-	// write seals first.
+	// sealAt is how many events a row has before the background seals some, mustSealAt before each
+	// write seals some.
 	sealAt     = 2 * segmentSize
 	mustSealAt = 8 * segmentSize
-	// mustSealBytes is how many bytes of events a row has before a write seals first.
+	// mustSealBytes is how many bytes of events a row has before each write seals some.
 	mustSealBytes = 1 << 20
 )
 
 // unsealed returns how many events the run's row holds.
 func (h *head) unsealed() int64 { return h.Seq - h.Sealed*segmentSize }
 
-// mustSeal reports whether events have to be sealed before the row takes another one.
+// mustSeal reports whether the next write of events has to seal some, so that the row stays small.
 func (r *cachedRun) mustSeal() bool {
 	return r.exists() && r.head.unsealed() >= segmentSize && (r.head.unsealed() >= mustSealAt || r.head.EventBytes > mustSealBytes)
 }

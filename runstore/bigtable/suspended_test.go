@@ -113,6 +113,29 @@ var interruptions = []interrupted{
 		},
 	},
 	{
+		// The failover loses the last replacement of the revision only, and the raise makes the same one.
+		name: "an idle run whose revision survives",
+		survives: func(t testing.TB, table bigtableemulator.TableName) {
+			s := openBare(t, table)
+			lease := hold(t, s, "run")
+			commit(t, s, appending(lease, "early"))
+			if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		loses: func(t testing.TB, table bigtableemulator.TableName) {
+			if err := bigtable.Publish(t.Context(), openBare(t, table), "run"); err != nil {
+				t.Fatal(err)
+			}
+		},
+		works: scanIdle,
+		keeps: func(t testing.TB, s *bigtable.Store, tbl *client.Table) {
+			if len(keys(t, tbl, "m")) == 0 {
+				t.Error("no mark leads to the run")
+			}
+		},
+	},
+	{
 		name: "segments of a run that was purged",
 		survives: func(t testing.TB, table bigtableemulator.TableName) {
 			s := openBare(t, table)

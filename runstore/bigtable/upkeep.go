@@ -40,12 +40,15 @@ type upkeep struct {
 	// lacks maps each run whose row does not say that the feed has all its events to its last event, as the
 	// present scan has read it. lacked is that map of the previous scan.
 	lacks, lacked map[runGeneration]int64
-	idle          []mark             // of runs that the present scan has found idle
-	retiring      *retirement        // that the last scan has left unfinished, or nil
-	retireTime    time.Duration      // how long a scan retires marks
-	retiresSince  localclock.Reading // when the present scan began to retire marks
-	retired       time.Duration      // how long the last scan has retired marks
-	unfinished    bool               // the last scan has left marks to retire
+	idle          []mark                  // of runs that scans have found idle, to be retired
+	isQueued      map[runstore.RunID]bool // the runs of idle
+	scanBegan     localclock.Reading      // when the present scan began
+	retiring      *retirement             // that the last scan has left unfinished, or nil
+	retireTime    time.Duration           // how long a scan retires marks
+	retiresSince  localclock.Reading      // when the present scan began to retire marks
+	retireBound   time.Duration           // how long the present scan retires marks
+	retired       time.Duration           // how long the last scan has retired marks
+	unfinished    bool                    // the last scan has left marks to retire
 }
 
 // claim names the handle that scans a shard of the marks. The zero claim is no claim.
@@ -69,10 +72,9 @@ const (
 	compactEvery = 8
 	// renewClaimsEvery is how often a scan renews its claims: four times in claimTTL.
 	renewClaimsEvery = claimTTL / 4
-	// retireTime is how long a scan retires marks. 2 s: the shortest pause between two scans, so retirements
-	// do not delay the next scan.
+	// retireTime is how long a scan retires marks at least. 2 s: the shortest pause between two scans.
 	retireTime = orphanScanEvery / 2
-	// maxIdle bounds the marks that one scan has retired: many more than it can retire in retireTime.
+	// maxIdle bounds the queue of marks to retire: many more than one scan can retire.
 	maxIdle = 10_000
 )
 
@@ -89,7 +91,7 @@ const (
 var errClaimLost = errors.New("bigtable: another handle has claimed the marks")
 
 func newUpkeep(s *engine) *upkeep {
-	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns(), renewal: renewClaimsEvery, retireTime: max(retireTime, s.opts.bound)}
+	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns(), renewal: renewClaimsEvery, isQueued: map[runstore.RunID]bool{}, retireTime: max(retireTime, s.opts.bound)}
 }
 
 // sealLoop seals runs that have become long, until the handle is closed.
@@ -179,20 +181,21 @@ type retirement struct {
 	err    error // of the retirement when it has ended
 }
 
-// addIdle has the present scan retire the mark of an idle run.
+// addIdle queues the mark of an idle run.
 func (u *upkeep) addIdle(m mark) {
-	if len(u.idle) < maxIdle { // the next scan finds the others
-		u.idle = append(u.idle, m)
+	if len(u.idle) < maxIdle && !u.isQueued[m.run] { // later scans find the others
+		u.idle, u.isQueued[m.run] = append(u.idle, m), true
 	}
 }
 
-// retireMarks retires the marks of the runs that the present scan has found idle. It ends after retireTime,
-// because the events of handles that died wait for the next scan. The retirement of a large run may take
-// minutes: retireMarks leaves it between two requests, and the next scan resumes it before it begins others.
+// retireMarks retires the queued marks of idle runs. It ends after retireTime, or after as long as the scan
+// has taken if that is longer, because the events of handles that died wait for the next scan. The retirement
+// of a large run may take minutes: retireMarks leaves it between two requests, and the next scan resumes it.
+// A mark that could not be retired is queued again by the next scan, behind all others.
 func (u *upkeep) retireMarks(ctx context.Context) {
 	u.retiresSince = u.store.clock.local.Read()
-	if u.retiring != nil {
-		u.idle = slices.DeleteFunc(u.idle, func(m mark) bool { return m.run == u.retiring.run })
+	if u.retireBound = u.retireTime; u.retireTime > 0 { // 0 in tests: as briefly as possible
+		u.retireBound = max(u.retireTime, u.retiresSince.Sub(u.scanBegan))
 	}
 	for first := true; u.retiring != nil || len(u.idle) > 0 && (first || !u.isLate()); first = false {
 		if u.retiring == nil {
@@ -203,6 +206,7 @@ func (u *upkeep) retireMarks(ctx context.Context) {
 			break
 		}
 		u.retiring = nil
+		delete(u.isQueued, r.run)
 		if errors.Is(r.err, errClaimLost) || errors.Is(r.err, errStopped) {
 			continue
 		}
@@ -213,8 +217,8 @@ func (u *upkeep) retireMarks(ctx context.Context) {
 	u.retired, u.unfinished = u.store.clock.local.Since(u.retiresSince), u.retiring != nil || len(u.idle) > 0
 }
 
-// isLate reports whether the present scan has retired marks for retireTime.
-func (u *upkeep) isLate() bool { return u.store.clock.local.Since(u.retiresSince) >= u.retireTime }
+// isLate reports whether the present scan has retired marks for as long as it may.
+func (u *upkeep) isLate() bool { return u.store.clock.local.Since(u.retiresSince) >= u.retireBound }
 
 // newRetirement returns the retirement of a mark, which begins when it is resumed.
 func (u *upkeep) newRetirement(ctx context.Context, m mark) *retirement {
@@ -237,6 +241,7 @@ func (u *upkeep) newRetirement(ctx context.Context, m mark) *retirement {
 func (u *upkeep) stopRetiring() {
 	if u.retiring != nil {
 		u.retiring.stop()
+		delete(u.isQueued, u.retiring.run)
 		u.retiring = nil
 	}
 }

@@ -100,6 +100,12 @@ func SkipGaps(after runstore.Position, added ...[2]runstore.Position) runstore.P
 	return g.skip(after)
 }
 
+// NewGaps returns the functions that add a gap of the feed to those of a handle, and that skip them.
+func NewGaps() (add func(after, last runstore.Position), skip func(after runstore.Position) runstore.Position) {
+	var g gaps
+	return g.add, g.skip
+}
+
 // MaxGaps is how many gaps of the feed a handle keeps.
 const MaxGaps = maxGaps
 

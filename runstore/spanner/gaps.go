@@ -17,14 +17,15 @@ import (
 // the rows of Feed, which the ranks count.
 type gaps struct {
 	mu  sync.Mutex
-	all []gap // the last one added or extended is the last
+	all []gap // the one that was added, extended or skipped last is the last
 }
 
 // gap is a range of positions above after, up to last.
 type gap struct{ after, last runstore.Position }
 
-// maxGaps is 16: as many readers may be behind as many purges at a time.
-const maxGaps = 16
+// maxGaps is 256. Readers that read among purged rows with small pages leave many gaps, and must not
+// push out that of a reader behind a large purge.
+const maxGaps = 256
 
 // skip returns the position at which a reader of the events behind after may begin.
 func (g *gaps) skip(after runstore.Position) runstore.Position {
@@ -35,7 +36,9 @@ func (g *gaps) skip(after runstore.Position) runstore.Position {
 		if i < 0 {
 			return after
 		}
-		after = g.all[i].last
+		used := g.all[i]
+		g.all = append(slices.Delete(g.all, i, i+1), used)
+		after = used.last
 	}
 }
 

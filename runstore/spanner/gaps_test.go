@@ -16,7 +16,7 @@ import (
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	type gap = [2]runstore.Position
-	many := []gap{{1000, 2000}}
+	many := []gap{{10_000, 20_000}}
 	for i := range runstore.Position(spanner.MaxGaps) {
 		many = append(many, gap{10 * i, 10*i + 5})
 	}
@@ -33,11 +33,24 @@ func TestGaps(t *testing.T) {
 		{10, 30, []gap{{20, 30}, {10, 20}}},
 		{10, 20, []gap{{10, 20}, {21, 30}}},
 		{12, 20, []gap{{10, 20}, {15, 17}}},
-		{1000, 1000, many},
+		{10_000, 10_000, many},
 		{0, 5, many},
 	} {
 		if got := spanner.SkipGaps(tc.after, tc.gaps...); got != tc.want {
 			t.Errorf("behind %d with the gaps %v: got %d, want %d", tc.after, tc.gaps, got, tc.want)
+		}
+	}
+}
+
+// TestUsedGapIsKept checks that many gaps of one reader do not push out that of another, which uses it.
+func TestUsedGapIsKept(t *testing.T) {
+	t.Parallel()
+	add, skip := spanner.NewGaps()
+	add(1_000_000, 2_000_000)
+	for i := range runstore.Position(3 * spanner.MaxGaps) {
+		add(10*i, 10*i+5)
+		if got := skip(1_000_000); got != 2_000_000 {
+			t.Fatalf("after %d other gaps the reader begins behind %d, want 2000000", i+1, got)
 		}
 	}
 }

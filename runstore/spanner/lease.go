@@ -49,6 +49,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			return created, err
 		case stillPurging: // rows of the purged run are still being deleted
 			if err := s.deletePurged(ctx, spec.ID, false); err != nil {
+				s.startPurger(minPurgerPause)
 				return created, err
 			}
 			continue

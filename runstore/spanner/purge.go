@@ -2,9 +2,9 @@ package spanner
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"time"
 
 	"cloud.google.com/go/spanner"
@@ -191,7 +191,8 @@ func feedKey(committed any, slot, n int64) []column {
 }
 
 // finishPurges deletes the rows of all purged runs that no call has claimed, and returns the first
-// error. It goes on after an error, unless that comes from the list of runs.
+// error, errContended only if there is no other. It goes on after an error, unless that comes from
+// the list of runs. If a call has claimed a run, the purger makes another pass.
 func (s *engine) finishPurges(ctx context.Context) (failed error) {
 	for after := []byte(nil); ; {
 		page, err := s.listPurged(ctx, after)
@@ -200,10 +201,13 @@ func (s *engine) finishPurges(ctx context.Context) (failed error) {
 		}
 		for _, run := range page {
 			id := runstore.RunID(run.Run)
-			if s.purger.claimed(id) {
+			if s.purger.claimed(id) { // the call may still fail
+				s.purger.want()
 				continue
 			}
-			failed = cmp.Or(failed, s.deletePurged(ctx, id, true))
+			if err := s.deletePurged(ctx, id, true); err != nil && (failed == nil || errors.Is(failed, errContended)) {
+				failed = err
+			}
 			if ctx.Err() != nil {
 				return failed
 			}

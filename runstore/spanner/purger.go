@@ -33,8 +33,8 @@ type purger struct {
 }
 
 const (
-	// minPurgerPause (1 s) is how long a started purger waits. Most purges end earlier, so the purger
-	// does not interfere with the calls that purge.
+	// minPurgerPause (1 s, of which up to half is left out at random) is how long a started purger
+	// waits. Most purges end earlier, so the purger does not interfere with the calls that purge.
 	minPurgerPause = time.Second
 	// maxPurgerPause (1 min) is the longest pause between two passes. An account that may not delete
 	// adds no load.
@@ -57,7 +57,7 @@ func (s *engine) startPurger(pause time.Duration) {
 }
 
 // runPurger makes passes over the purged runs until no rows are left or the handle is closed. It
-// logs the first error only.
+// logs the first error only, and an aborted transaction only if several passes in a row fail.
 func (s *engine) runPurger(pause time.Duration) {
 	logged := false
 	for pace.Pause(s.stopped, pace.Jitter(pause)) {
@@ -71,7 +71,7 @@ func (s *engine) runPurger(pause time.Duration) {
 			continue
 		}
 		pause = min(max(2*pause, minPurgerPause), maxPurgerPause)
-		if !logged && !errors.Is(err, errContended) && s.stopped.Err() == nil {
+		if !logged && (!errors.Is(err, errContended) || pause == maxPurgerPause) && s.stopped.Err() == nil {
 			s.opts.Logger.Warn("spanner: rows of purged runs could not be deleted yet", "error", err)
 			logged = true
 		}
@@ -105,6 +105,13 @@ func (p *purger) claimed(id runstore.RunID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.claims[id] > 0
+}
+
+// want has the purger list the purged runs once more.
+func (p *purger) want() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wanted = true
 }
 
 func (p *purger) beginPass() {

@@ -27,20 +27,15 @@ func (s *engine) each(ctx context.Context, tag string, stmt spanner.Statement, b
 	return s.eachAt(ctx, spanner.StrongRead(), tag, stmt, begin, use)
 }
 
-// eachAt is each with a timestamp bound. A row that the statement marks as Purged starts the purger.
+// eachAt is each with a timestamp bound.
 func (s *engine) eachAt(ctx context.Context, at spanner.TimestampBound, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
 	return s.rows(ctx, at, func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
 		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
-	}, begin, func(row *spanner.Row) (more bool, err error) {
-		var purged spanner.NullBool
-		if row.ColumnByName("Purged", &purged) == nil && purged.Bool {
-			s.startPurger(minPurgerPause)
-		}
-		return use(row)
-	})
+	}, begin, use)
 }
 
-// rows is the common part of all reads: it passes the rows that read returns to use, as each does.
+// rows is the common part of all reads: it passes the rows that read returns to use, as each does. A
+// row that a statement marks as Purged starts the purger.
 func (s *engine) rows(ctx context.Context, at spanner.TimestampBound, read func(context.Context, *spanner.ReadOnlyTransaction) *spanner.RowIterator,
 	begin func(), use func(row *spanner.Row) (more bool, err error)) error {
 	return s.retry(ctx, func(ctx context.Context) error {
@@ -54,6 +49,10 @@ func (s *engine) rows(ctx context.Context, at spanner.TimestampBound, read func(
 			}
 			if err != nil {
 				return err
+			}
+			var purged spanner.NullBool
+			if row.ColumnByName("Purged", &purged) == nil && purged.Bool {
+				s.startPurger(minPurgerPause)
 			}
 			if more, err := use(row); err != nil || !more {
 				return err
