@@ -7,9 +7,9 @@
 // Three rules make the figures comparable:
 //
 //   - The sides of a comparison take turns. [Session.Compare] runs each side for a short slice of
-//     time, in an order that is balanced over the rounds, so that a machine whose speed drifts
-//     favours none of them. A metric has one sample per round, or one per operation where these are
-//     few, and its value is the median of the samples; that of a maximum is the largest of them.
+//     time, in an order that rotates, so that a machine whose speed drifts favours none of them. A
+//     metric has one sample per round, or one in all if it needs more operations than a round has.
+//     Its value is the median of the samples; that of a maximum is the largest of them.
 //   - What was acknowledged is read back. A side whose store does not hold exactly what it
 //     acknowledged fails the run.
 //   - A missing engine is a row of the report that says so. Figures of an emulator are marked as

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// quantiles are those that Quantiles records besides the median, each with the least number of
+// quantiles are those that Quantiles records in addition to the median, each with the least number of
 // latencies for which it is not simply the maximum.
 var quantiles = []struct {
 	name  string
