@@ -137,32 +137,12 @@ func (e *engine) plan(ctx context.Context, conn *pgx.Conn) (p admin.Plan, err er
 	if p.Version, err = e.schemaVersion(ctx, conn); err != nil || p.Version == len(migrations) {
 		return p, err
 	}
-	if p.Version == 0 {
-		first := admin.Step{Name: "create the schema and its table of versions"}
-		var there bool
-		if err := conn.QueryRow(ctx, e.inQuotes(sqlSchemaFind)).Scan(&there); err != nil {
-			return p, err
-		}
-		if !there {
-			first.Statements = append(first.Statements, `CREATE SCHEMA "`+e.opts.Schema+`";`)
-		}
-		first.Statements = append(first.Statements, e.sql(startVersions)+";")
-		p.Steps = append(p.Steps, first)
+	at, err := incarnationOf(ctx, conn)
+	if err != nil {
+		return p, err
 	}
-	for i, m := range migrations[p.Version:] {
-		version := p.Version + i + 1
-		step := admin.Step{Name: "version " + m.Name, Statements: []string{strings.TrimSpace(e.sql(m.Text))}}
-		if version == 1 {
-			at, err := incarnationOf(ctx, conn)
-			if err != nil {
-				return p, err
-			}
-			step.Statements = append(step.Statements, fmt.Sprintf("%s; -- $1 = %q, $2 = %d", e.sql(sqlStoreInsert), at.cluster, at.timeline))
-		}
-		step.Statements = append(step.Statements, fmt.Sprintf("%s; -- $1 = %d", e.sql(sqlSchemaInsertVersion), version))
-		p.Steps = append(p.Steps, step)
-	}
-	return p, nil
+	p.Steps, err = e.stepsBetween(ctx, conn, p.Version, len(migrations), at)
+	return p, err
 }
 
 // transport says whether the driver encrypts a connection. AlloyDB's connector encrypts below it.

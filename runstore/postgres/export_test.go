@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strconv"
@@ -36,19 +37,24 @@ func WaitsForConn(s *Store, id runstore.RunID) bool {
 // Migrations returns the number of migrations of the schema.
 func Migrations() int { return len(migrations) }
 
-// MigrateTo brings the schema that conn leads to up to a version.
+// FunctionsSum returns a digest of the schema's functions without comments and empty lines.
+func FunctionsSum() string {
+	var code []string
+	for line := range strings.Lines(functions) {
+		line, _, _ = strings.Cut(line, "--")
+		code = append(code, strings.Fields(line)...)
+	}
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(code, " "))))[:16]
+}
+
+// MigrateTo brings the schema that conn leads to up to a version, without functions if it is not the last.
 func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 	opts, err := (*Options)(nil).withDefaults()
 	if err != nil {
 		return err
 	}
 	e := &engine{opts: opts, clock: localclock.New(opts.Clock)}
-	for range version { // a step that was made already is left out
-		if err := e.step(ctx, conn, version); err != nil {
-			return err
-		}
-	}
-	return nil
+	return e.migrateTo(ctx, conn, version)
 }
 
 // Reads returns the statements that read tables that grow, by name, for pages of a limit.

@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	_ "embed"
 	"errors"
 	"strings"
 	"testing"
@@ -44,15 +45,28 @@ const (
 		SELECT last_seq FROM r`
 )
 
+//go:embed testdata/functions3.sql
+var formerFunctions string
+
+// formerSchema creates a schema of that version, with the functions that the former program calls.
+func formerSchema(t *testing.T, address string) (conn *pgx.Conn) {
+	t.Helper()
+	conn = connect(t, address)
+	if err := postgres.MigrateTo(t.Context(), conn, formerVersion); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), formerFunctions); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
 // formerStore is a database that the former program has filled: a run under a live lease, a
 // batch with an id that wrote a record with a place, and events.
 func formerStore(t *testing.T) (address string, conn *pgx.Conn) {
 	t.Helper()
 	address = emptyDatabase(t)
-	conn = connect(t, address)
-	if err := postgres.MigrateTo(t.Context(), conn, formerVersion); err != nil {
-		t.Fatal(err)
-	}
+	conn = formerSchema(t, address)
 	for i, args := range [][]any{
 		{1, 11, nil, []byte("holder"), []byte("grant"), []byte("created")},
 		{0, 12, []byte("charge"), nil, nil, []byte("charged")},
@@ -124,10 +138,7 @@ func TestMigrateAFilledStore(t *testing.T) {
 func TestPurgeAfterAMigrationKeepsVersionsGrowing(t *testing.T) {
 	t.Parallel()
 	address := emptyDatabase(t)
-	conn := connect(t, address)
-	if err := postgres.MigrateTo(t.Context(), conn, formerVersion); err != nil {
-		t.Fatal(err)
-	}
+	conn := formerSchema(t, address)
 	withoutEvents := strings.Replace(formerWrite, `ARRAY['test']::bytea[], ARRAY[$6]::bytea[]`, `nullif(ARRAY[$6]::bytea[], ARRAY[$6]::bytea[]), NULL`, 1)
 	for i, args := range [][]any{
 		{1, 11, nil, []byte("a"), []byte("first grant"), []byte{}},

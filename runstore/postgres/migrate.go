@@ -13,30 +13,41 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/adapter/sqlfile"
+	"github.com/tapestore/tapestore/runstore/admin"
 )
 
-//go:embed schema/*.sql
+//go:embed schema/*.sql functions/*.sql
 var schemaFiles embed.FS
 
-// migrations are the steps of the schema.
+// migrations are the steps of the schema: its tables and types. Each migration ends with all functions,
+// so no step has any, and each function is in one file as it is now. A change of a function needs a step,
+// which may be a comment alone. A step drops functions whose parameters change.
 //
 // A program refuses to open a schema that is newer than its own. Once it is open, its statements do
 // not check the version, which would add to the cost of each write. So a migration that older
 // programs must not write through renames or drops a table, column or function that they use. Their
 // statements then fail with ErrUnsupported, and nothing is applied (see rejected).
-var migrations = sqlfile.Steps(schemaFiles)
+var (
+	migrations = sqlfile.Steps(schemaFiles)
+	functions  = sqlfile.Functions(schemaFiles)
+)
+
+// lockWrites precedes the steps of a schema that exists. A write locks its run first, then other rows. The
+// lock waits for such writes and keeps out others, before anything is locked that they need: in the other
+// order both would deadlock.
+const lockWrites = `LOCK TABLE tapestore.runs IN ACCESS EXCLUSIVE MODE`
 
 // startVersions creates the table of versions.
 const startVersions = `CREATE TABLE tapestore.migrations (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())`
 
-// migrate brings the schema to this program's version, one migration at a time.
+// migrate brings the schema to this program's version.
 func (e *engine) migrate(ctx context.Context, config *pgx.ConnConfig) error {
 	for t := e.backoff(); ; {
 		err := e.migrateOnce(ctx, config)
 		if err == nil || outcome.Definite(err) {
 			return err
 		}
-		// If a connection is lost midway, a whole number of migrations was applied.
+		// If a connection is lost midway, the whole migration was applied, or none of it.
 		if f := classify(err); f != classRetryable && f != classAmbiguous || ctx.Err() != nil || !t.More(ctx) {
 			return outcome.Unavailable(outcome.Cause(ctx, err))
 		}
@@ -49,26 +60,25 @@ func (e *engine) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error 
 		return notSent{err}
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // the error before it is the one to return
-	for {
-		version, err := e.schemaVersion(ctx, conn)
-		if err != nil || version == len(migrations) {
-			return err
-		}
-		if e.opts.NoMigrate {
-			return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
-				"%q is at version %d, this program needs %d, and migration is turned off", e.opts.Schema, version, len(migrations))}
-		}
-		if err := e.step(ctx, conn, len(migrations)); err != nil {
-			return e.explainMigration(err, version)
-		}
+	version, err := e.schemaVersion(ctx, conn)
+	if err != nil || version == len(migrations) {
+		return err
 	}
+	if e.opts.NoMigrate {
+		return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
+			"%q is at version %d, this program needs %d, and migration is turned off", e.opts.Schema, version, len(migrations))}
+	}
+	return e.explainMigration(e.migrateTo(ctx, conn, len(migrations)), version)
+}
+
+// queryer is a connection or a transaction.
+type queryer interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // schemaVersion returns the version of the schema, or 0 if there is none. It refuses a schema that
 // is newer than this program.
-func (e *engine) schemaVersion(ctx context.Context, conn interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) (version int, err error) {
+func (e *engine) schemaVersion(ctx context.Context, conn queryer) (version int, err error) {
 	var ours bool
 	if err := conn.QueryRow(ctx, e.inQuotes(sqlSchemaFindVersions)).Scan(&ours); err != nil || !ours {
 		return 0, err
@@ -83,9 +93,9 @@ func (e *engine) schemaVersion(ctx context.Context, conn interface {
 	return version, nil
 }
 
-// step runs the next migration up to version upTo under the lock, unless another replica has run it
-// meanwhile.
-func (e *engine) step(ctx context.Context, conn *pgx.Conn, upTo int) error {
+// migrateTo brings the schema to a version in one transaction under the lock, unless another replica has
+// done so meanwhile.
+func (e *engine) migrateTo(ctx context.Context, conn *pgx.Conn, upTo int) error {
 	at, err := incarnationOf(ctx, conn) // before the transaction, because it may fail
 	if err != nil {
 		return err
@@ -98,38 +108,52 @@ func (e *engine) step(ctx context.Context, conn *pgx.Conn, upTo int) error {
 		if err != nil || version >= upTo {
 			return err
 		}
-		if version == 0 {
-			if err := e.start(ctx, tx); err != nil {
-				return err
-			}
-		}
-		// A text of several statements can only be sent without arguments.
-		if _, err := tx.Exec(ctx, e.sql(migrations[version].Text)); err != nil {
+		steps, err := e.stepsBetween(ctx, tx, version, upTo, at)
+		if err != nil {
 			return err
 		}
-		if version == 0 {
-			if _, err := tx.Exec(ctx, e.sql(sqlStoreInsert), at.cluster, at.timeline); err != nil {
-				return err
+		for _, step := range steps {
+			for _, statement := range step.Statements {
+				if _, err := tx.Exec(ctx, statement); err != nil {
+					return err
+				}
 			}
 		}
-		_, err = tx.Exec(ctx, e.sql(sqlSchemaInsertVersion), version+1)
-		return err
+		return nil
 	})
 }
 
-// start creates the schema, unless it exists: another role may have created it for this one.
-func (e *engine) start(ctx context.Context, tx pgx.Tx) error {
-	var there bool
-	if err := tx.QueryRow(ctx, e.inQuotes(sqlSchemaFind)).Scan(&there); err != nil {
-		return err
-	}
-	if !there {
-		if _, err := tx.Exec(ctx, `CREATE SCHEMA "`+e.opts.Schema+`"`); err != nil {
-			return err
+// stepsBetween returns the statements that lead from one version of the schema to another.
+func (e *engine) stepsBetween(ctx context.Context, conn queryer, from, to int, at incarnation) (steps []admin.Step, err error) {
+	add := func(name string, statements ...string) {
+		for i, text := range statements {
+			statements[i] = e.sql(strings.TrimSuffix(strings.TrimSpace(text), ";")) + ";"
 		}
+		steps = append(steps, admin.Step{Name: name, Statements: statements})
 	}
-	_, err := tx.Exec(ctx, e.sql(startVersions))
-	return err
+	if from > 0 {
+		add("wait for the writes under way", lockWrites)
+	} else {
+		var there bool // another role may have created the schema for this one
+		if err := conn.QueryRow(ctx, e.inQuotes(sqlSchemaFind)).Scan(&there); err != nil {
+			return nil, err
+		}
+		if !there {
+			add("create the schema", `CREATE SCHEMA "`+e.opts.Schema+`"`)
+		}
+		add("create the table of versions", startVersions)
+	}
+	for i, m := range migrations[from:to] {
+		add("version "+m.Name, m.Text, fmt.Sprintf(`INSERT INTO tapestore.migrations (version) VALUES (%d)`, from+i+1))
+	}
+	if from == 0 {
+		add("the store's row", fmt.Sprintf(`INSERT INTO tapestore.store (epoch, cluster, timeline, position_base, xid_base)
+			VALUES (0, '%s', %d, 0, pg_current_xact_id()::text::bigint - 1)`, strings.ReplaceAll(at.cluster, "'", "''"), at.timeline))
+	}
+	if to == len(migrations) {
+		add("the functions", functions)
+	}
+	return steps, nil
 }
 
 // inQuotes replaces the default schema's name in a statement that has it as a string literal.

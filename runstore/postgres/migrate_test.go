@@ -17,13 +17,22 @@ import (
 
 const schemaVersion = `SELECT max(version) FROM tapestore.migrations`
 
-// What was stored under the first version of the schema is there under the last,
-// and at each step between.
-func TestMigrateStepByStep(t *testing.T) {
+// What was stored under the first version of the schema is there under the last, step by step and at once.
+func TestMigrateFromTheFirstVersion(t *testing.T) {
 	t.Parallel()
+	last := postgres.Migrations()
+	for name, versions := range map[string][]int{"step by step": {1, 2, 3, 4, 5, 6, 7, last}, "at once": {1, last}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			migrateThrough(t, versions)
+		})
+	}
+}
+
+func migrateThrough(t *testing.T, versions []int) {
 	address := emptyDatabase(t)
 	conn := connect(t, address)
-	for version := 1; version <= postgres.Migrations(); version++ {
+	for _, version := range versions {
 		if err := postgres.MigrateTo(t.Context(), conn, version); err != nil {
 			t.Fatalf("to version %d: %v", version, err)
 		}
@@ -249,28 +258,30 @@ func TestMigrationWithoutRights(t *testing.T) {
 // anything that the write needs. Neither is aborted as a deadlock.
 func TestMigrationWaitsForAWriteInFlight(t *testing.T) {
 	t.Parallel()
-	for to, tc := range map[int]struct{ before, after string }{
-		6: {`INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
-			VALUES ($1, 1, 1, 1, 0, clock_timestamp(), 'test', '', '')`, `SELECT FROM tapestore.events WHERE run = $1`},
-		8: {`SELECT FROM tapestore.runs WHERE no = $1`, `SELECT FROM tapestore.grants WHERE run = $1`},
-	} {
-		t.Run(fmt.Sprint("to version ", to), func(t *testing.T) {
+	writing := [2]string{`INSERT INTO tapestore.events (run, seq, position, nonce, token, time, kind, owner, data)
+			VALUES ($1, 1, 1, 1, 0, clock_timestamp(), 'test', '', '')`, `SELECT FROM tapestore.events WHERE run = $1`}
+	granting := [2]string{`SELECT FROM tapestore.runs WHERE no = $1`, `SELECT FROM tapestore.grants WHERE run = $1`}
+	for _, tc := range []struct {
+		from, to int
+		write    [2]string // before and after the migration has begun
+	}{{5, 6, writing}, {7, 8, granting}, {3, 8, writing}, {3, 8, granting}} {
+		t.Run(fmt.Sprint("from version ", tc.from, " to ", tc.to), func(t *testing.T) {
 			t.Parallel()
 			address := emptyDatabase(t)
 			writer := connect(t, address)
-			if err := postgres.MigrateTo(t.Context(), writer, to-1); err != nil {
+			if err := postgres.MigrateTo(t.Context(), writer, tc.from); err != nil {
 				t.Fatal(err)
 			}
 			exec(t, writer, `INSERT INTO tapestore.runs (last_seq, token, version_floor, batches, created, status, grant_state, purged, is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
 				VALUES (0, 0, 0, 0, clock_timestamp(), 0, 0, false, false, 'run', '', '', '', '', '')`)
 			exec(t, writer, `BEGIN`)
 			no := get[int64](t, writer, `SELECT no FROM tapestore.runs WHERE id = 'run' FOR NO KEY UPDATE`)
-			exec(t, writer, tc.before, no)
+			exec(t, writer, tc.write[0], no)
 			migrated := make(chan error, 1)
 			go func() {
 				conn, err := pgx.Connect(t.Context(), address)
 				if err == nil {
-					err = postgres.MigrateTo(t.Context(), conn, to)
+					err = postgres.MigrateTo(t.Context(), conn, tc.to)
 					_ = conn.Close(context.WithoutCancel(t.Context()))
 				}
 				migrated <- err
@@ -282,12 +293,23 @@ func TestMigrationWaitsForAWriteInFlight(t *testing.T) {
 			if got := get[string](t, watch, waits); got != "tapestore.runs" {
 				t.Errorf("the migration waits for a lock on %s, want tapestore.runs", got)
 			}
-			exec(t, writer, tc.after, no)
+			exec(t, writer, tc.write[1], no)
 			exec(t, writer, `UPDATE tapestore.runs SET last_seq = 1 WHERE no = $1`, no)
 			exec(t, writer, `COMMIT`)
 			if err := <-migrated; err != nil {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A store keeps the functions of the migration that it had last, so a program with other functions needs
+// another version.
+func TestFunctionsChangeWithTheVersion(t *testing.T) {
+	t.Parallel()
+	const version, want = 8, "fcc25420a85ce4c6"
+	if got := postgres.FunctionsSum(); postgres.Migrations() != version || got != want {
+		t.Errorf("version %d has the functions %s, want those of version %d, %s: add a step to the schema, then correct the numbers here",
+			postgres.Migrations(), got, version, want)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // A handle whose schema a newer program migrates applies no write that the schema no longer
@@ -83,12 +82,8 @@ func TestMigratedByANewerProgram(t *testing.T) {
 // The call of the former program, prepared before the migration, is refused after it.
 func TestFormerWriteIsRefused(t *testing.T) {
 	t.Parallel()
-	const before = 3 // the last version with the former parameters
 	address := emptyDatabase(t)
-	former, conn := connect(t, address), connect(t, address)
-	if err := postgres.MigrateTo(t.Context(), conn, before); err != nil {
-		t.Fatal(err)
-	}
+	former, conn := connect(t, address), formerSchema(t, address)
 	const call = `SELECT verdict FROM tapestore.write(0::smallint, $1::bytea, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 		NULL, NULL, NULL, NULL, NULL, NULL, 0, $2::bytea[], $3::bytea[], NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 		NULL, false, NULL, NULL, false, false, false)`

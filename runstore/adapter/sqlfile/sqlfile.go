@@ -14,13 +14,13 @@
 // a comment "-- if fenced" that stands alone and the next comment "-- end". After "if", all words
 // must be parts that the caller asks for, except those behind "not", which must not be.
 //
-// [Steps] loads the steps of an adapter's schema, which are files of several statements.
+// [Steps] loads the steps of an adapter's schema, which are files of several statements, and
+// [Functions] the functions that its last version has.
 package sqlfile
 
 import (
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -37,17 +37,9 @@ type Set struct {
 
 // Load reads the files sql/*.sql of an embedded file system. It panics if one cannot be read.
 func Load(fsys fs.FS) *Set {
-	files, err := fs.Glob(fsys, "sql/*.sql")
-	if err != nil {
-		panic(err) // the pattern is constant
-	}
 	s := &Set{texts: map[string]string{}, taken: map[string]bool{}}
-	for _, file := range files {
-		text, err := fs.ReadFile(fsys, file)
-		if err != nil {
-			panic(err)
-		}
-		s.texts[strings.TrimSuffix(path.Base(file), ".sql")] = string(text)
+	for _, file := range read(fsys, "sql/*.sql") {
+		s.texts[file.Name] = file.Text
 	}
 	return s
 }

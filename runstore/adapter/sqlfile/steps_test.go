@@ -23,6 +23,18 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+func TestFunctions(t *testing.T) {
+	t.Parallel()
+	got := sqlfile.Functions(fstest.MapFS{
+		"functions/write.sql":   {Data: []byte("CREATE FUNCTION write")},
+		"functions/collect.sql": {Data: []byte("CREATE FUNCTION collect")},
+		"schema/0001_runs.sql":  {Data: []byte("CREATE TABLE runs")},
+	})
+	if want := "CREATE FUNCTION collect\nCREATE FUNCTION write\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestStepsPanics(t *testing.T) {
 	t.Parallel()
 	for name, file := range map[string]string{

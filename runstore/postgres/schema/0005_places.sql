@@ -13,20 +13,3 @@ ALTER TABLE tapestore.runs ADD COLUMN place timestamptz GENERATED ALWAYS AS (
 
 DROP INDEX tapestore.runs_runnable;
 CREATE INDEX runs_runnable ON tapestore.runs (place, created, no) WHERE place IS NOT NULL;
-
--- tapestore.write sets indexed_expires where it sets the expiry of a grant, and not where it
--- renews one. The rest of the function stays as it is.
-DO $change$
-DECLARE
-	was    text := pg_get_functiondef('tapestore.write'::regproc);
-	become text;
-BEGIN
-	become := replace(was, 'r.is_strict := lease_strict; r.expires := clock + lease_ttl * interval ''1 microsecond'';',
-		'r.is_strict := lease_strict; r.expires := clock + lease_ttl * interval ''1 microsecond''; r.indexed_expires := r.expires;');
-	become := replace(become, 'expires = r.expires, status = r.status,',
-		'expires = r.expires, indexed_expires = r.indexed_expires, status = r.status,');
-	IF length(become) <> length(was) + length(' r.indexed_expires := r.expires;') + length(' indexed_expires = r.indexed_expires,') THEN
-		RAISE EXCEPTION 'tapestore.write is not the function of version 4';
-	END IF;
-	EXECUTE become;
-END $change$;

@@ -1,5 +1,5 @@
 -- write performs every write without a dedicated statement, by the function tapestore.write; see
--- the schema for the meaning of its arguments. The casts fix the types of the parameters in every
+-- functions/write.sql for the meaning of its arguments. The casts fix the types of the parameters in every
 -- mode of the protocol. For a request that may make a grant the statement also returns the former
 -- grants, by which package rules explains a refusal.
 --

@@ -1,33 +1,4 @@
--- What a statement answers: what became of the write, and the run's head.
-CREATE TYPE tapestore.answer AS (
-	verdict        smallint,    -- 0 refused, 1 applied, 2 applied before, 3 no such run, 4 given up before
-	now            timestamptz, -- the store clock of the decision
-	first_seq      bigint,
-	last_seq       bigint,
-	versions       bigint[],    -- of the records that were written; if refused, of those that were guarded
-	status         integer,
-	created        timestamptz,
-	runnable       timestamptz,
-	seq            bigint,
-	token          bigint,
-	expires        timestamptz,
-	grant_state    smallint,
-	is_strict      boolean,
-	grant_id       bytea,
-	owner          bytea,
-	reactor        bytea,
-	preempted_from bytea,
-	preempt_reason bytea,
-	epoch          bigint,
-	-- The summary of a run that was to be created.
-	summary_version     bigint,
-	summary_value       bytea,
-	summary_created_seq bigint,
-	summary_created     timestamptz,
-	summary_updated_seq bigint,
-	summary_updated     timestamptz
-);
-
+-- What the program of version 3 called, as it was: tests of migrations fill a store with it.
 CREATE FUNCTION tapestore.tell(verdict integer, now timestamptz, first_seq bigint, last_seq bigint, versions bigint[],
 	r tapestore.runs, epoch bigint) RETURNS tapestore.answer LANGUAGE sql IMMUTABLE AS $$
 	SELECT verdict::smallint, now, first_seq, last_seq, versions, r.status, r.created, r.runnable, r.last_seq, r.token, r.expires,
@@ -35,25 +6,10 @@ CREATE FUNCTION tapestore.tell(verdict integer, now timestamptz, first_seq bigin
 		NULL::bigint, NULL::bytea, NULL::bigint, NULL::timestamptz, NULL::bigint, NULL::timestamptz
 $$;
 
--- Why a statement was refused that checks its fence in a WHERE clause. VOLATILE,
--- so that it sees what was committed while that statement waited for the row.
-CREATE FUNCTION tapestore.refusal(run_id bytea) RETURNS jsonb LANGUAGE plpgsql VOLATILE
-SET timezone = 'UTC' SET bytea_output = 'hex' AS $$
-DECLARE
-	r tapestore.runs;
-BEGIN
-	SELECT * INTO r FROM tapestore.runs WHERE id = run_id AND NOT purged;
-	RETURN to_jsonb(tapestore.tell(CASE WHEN r.no IS NULL THEN 3 ELSE 0 END, clock_timestamp(), NULL, NULL, NULL,
-		r, (SELECT store.epoch FROM tapestore.store)));
-END $$;
+CREATE FUNCTION tapestore.former(grant_id bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
+	SELECT substr(sha256(grant_id), 1, 8)
+$$;
 
--- 0004_edition2.sql replaces this function.
---
--- Every write but the append of events under a fence and the heartbeat goes
--- through here: it locks the run, checks every guard and makes every change, or
--- makes none and says why. Each statement of a VOLATILE function in READ COMMITTED
--- has a snapshot of its own, so what follows the lock sees what is current under it:
--- https://www.postgresql.org/docs/current/xfunc-volatility.html
 CREATE FUNCTION tapestore.write(
 	op             smallint, -- 0 commit, 1 create, 2 acquire, 3 release
 	run_id         bytea,
@@ -105,6 +61,7 @@ DECLARE
 	explains  bigint;
 	kept      bytea;
 	highest   bigint;
+	was_granted boolean;
 	a         tapestore.answer;
 BEGIN
 	IF op = 1 THEN
@@ -115,7 +72,7 @@ BEGIN
 		-- A contender that sees a live lease does not queue for the row.
 		SELECT * INTO r FROM tapestore.runs WHERE id = run_id AND NOT purged AND grant_state = 1;
 		clock := clock_timestamp();
-		IF r.expires > clock AND r.grant_id <> lease_grant THEN
+		IF r.expires > clock AND r.grant_id <> lease_grant THEN -- held, or the request's grant is a former one
 			RETURN tapestore.tell(0, clock, NULL, NULL, NULL, r, (SELECT store.epoch FROM tapestore.store));
 		END IF;
 	END IF;
@@ -136,6 +93,16 @@ BEGIN
 		RETURN tapestore.tell(4, clock, NULL, NULL, NULL, r, s.epoch);
 	END IF;
 
+	-- A grant's id names that grant for ever: it never becomes that of another.
+	IF op = 2 OR (op = 1 AND r.purged AND lease_grant IS NOT NULL) THEN
+		was_granted := (r.grant_state <> 0 AND r.grant_id = lease_grant) OR EXISTS (SELECT FROM tapestore.grants
+			WHERE run = r.no AND tapestore.former(lease_grant) = ANY (grants.former));
+		IF was_granted THEN
+			RETURN tapestore.tell(CASE WHEN op = 2 AND r.grant_state = 1 AND r.grant_id = lease_grant THEN 2 ELSE 0 END,
+				clock, NULL, NULL, NULL, r, s.epoch);
+		END IF;
+	END IF;
+
 	IF op = 1 AND NOT r.purged THEN
 		a := tapestore.tell(CASE WHEN r.grant_state = 1 AND r.grant_id = lease_grant THEN 2 ELSE 0 END,
 			clock, NULL, NULL, NULL, r, s.epoch);
@@ -149,9 +116,6 @@ BEGIN
 		IF FOUND THEN
 			RETURN tapestore.tell(2, b.at, b.first_seq, b.last_seq, b.versions, r, s.epoch);
 		END IF;
-	END IF;
-	IF op = 2 AND r.grant_id = lease_grant THEN
-		RETURN tapestore.tell(CASE WHEN r.grant_state = 1 THEN 2 ELSE 0 END, clock, NULL, NULL, NULL, r, s.epoch);
 	END IF;
 	IF op = 3 AND r.grant_state = 2 AND r.token = fence_token AND r.grant_id = fence_grant THEN
 		RETURN tapestore.tell(2, clock, 0, r.last_seq, '{}', r, s.epoch);
@@ -178,6 +142,10 @@ BEGIN
 		r.purged := false; r.status := new_status; r.created := clock; r.last_seq := 0;
 	END IF;
 	IF lease_owner IS NOT NULL THEN
+		IF r.grant_state <> 0 THEN
+			INSERT INTO tapestore.grants AS g (run, former) VALUES (r.no, ARRAY[tapestore.former(r.grant_id)])
+			ON CONFLICT (run) DO UPDATE SET former = (excluded.former || g.former)[1:64];
+		END IF;
 		IF r.grant_state = 1 AND r.expires > clock AND op = 2 THEN
 			r.preempted_from := r.owner; r.preempt_reason := lease_preempt;
 		ELSE
@@ -274,123 +242,4 @@ BEGIN
 		reactor = r.reactor, preempted_from = r.preempted_from, preempt_reason = r.preempt_reason
 	WHERE no = r.no;
 	RETURN tapestore.tell(1, clock, first_seq, r.last_seq, versions, r, s.epoch);
-END $$;
-
--- A commit over several runs takes the locks of all in one order, so that two such
--- commits cannot wait for each other, and then has one clock. If any of the runs
--- remembers its batch as part of this whole, the commit was made before, and the writes
--- that follow change nothing. What they have to know lasts as long as the transaction.
-CREATE FUNCTION tapestore.lock_runs(run_ids bytea[], batch_ids bytea[], this_whole bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-	made boolean := false;
-BEGIN
-	PERFORM FROM tapestore.runs WHERE id = ANY (run_ids) ORDER BY id FOR NO KEY UPDATE;
-	IF this_whole IS NOT NULL THEN
-		FOR i IN 1 .. cardinality(run_ids) LOOP
-			EXIT WHEN made;
-			made := EXISTS (SELECT FROM tapestore.runs JOIN tapestore.batches ON batches.run = runs.no
-				WHERE runs.id = run_ids[i] AND batches.id = 'b'::bytea || batch_ids[i] AND batches.whole = this_whole);
-		END LOOP;
-	END IF;
-	PERFORM set_config('tape.clock', to_jsonb(clock_timestamp()) #>> '{}', true),
-		set_config('tape.made', made::text, true), set_config('tape.whole', coalesce(encode(this_whole, 'hex'), ''), true);
-END $$;
-
--- Of a commit over several runs every batch must be applied, or the transaction is
--- rolled back: the error carries the answer of the one that was refused.
-CREATE FUNCTION tapestore.demand(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql VOLATILE
-SET timezone = 'UTC' SET bytea_output = 'hex' AS $$
-BEGIN
-	IF a.verdict NOT IN (1, 2) THEN
-		RAISE EXCEPTION 'refused' USING ERRCODE = 'TS001', 
-			DETAIL = (to_jsonb(a) || jsonb_build_object('grant_id', md5(a.grant_id)))::text; -- the log has it, and a grant's id is secret
-	END IF;
-	RETURN true;
-END $$;
-
--- What became of a write whose reply was lost: it was applied (and is never
--- again), or it is given up: a late copy of it finds its nonce and is refused.
--- sent is how long ago it was first sent.
-CREATE FUNCTION tapestore.settle(run_id bytea, lost_nonce bigint, batch_id bytea, sent bigint)
-RETURNS tapestore.answer LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-	r     tapestore.runs;
-	b     tapestore.batches;
-	e     record;
-	a     tapestore.answer;
-	epoch bigint;
-	looked integer := 0;
-BEGIN
-	INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, created, status, grant_state, purged,
-		is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
-	VALUES (0, 0, 0, 0, clock_timestamp(), 0, 0, true, false, run_id, '', '', '', '', '') ON CONFLICT (id) DO NOTHING;
-	SELECT * INTO r FROM tapestore.runs WHERE id = run_id FOR NO KEY UPDATE;
-	SELECT store.epoch INTO epoch FROM tapestore.store;
-	FOR i IN REVERSE coalesce(cardinality(r.recent), 0) - 1 .. 1 BY 2 LOOP
-		IF r.recent[i] = lost_nonce THEN
-			IF r.token <> r.recent[i + 1] THEN -- it was granted, and the lease then lost to another
-				r.token := r.recent[i + 1];
-				r.grant_state := 0;
-				r.expires := clock_timestamp();
-			END IF;
-			a := tapestore.tell(1, CASE WHEN r.purged THEN clock_timestamp() ELSE r.created END, 0, r.last_seq, '{}', r, epoch);
-			SELECT version, value, created_seq, records.created, updated_seq, updated
-			INTO a.summary_version, a.summary_value, a.summary_created_seq, a.summary_created, a.summary_updated_seq, a.summary_updated
-			FROM tapestore.records WHERE run = r.no AND key = 'run';
-			RETURN a;
-		END IF;
-	END LOOP;
-	SELECT * INTO b FROM tapestore.batches
-	WHERE run = r.no AND id = coalesce('b'::bytea || batch_id, 'n'::bytea || int8send(lost_nonce));
-	IF FOUND THEN
-		RETURN tapestore.tell(CASE WHEN b.nonce = lost_nonce THEN 1 ELSE 2 END, b.at, b.first_seq, b.last_seq, b.versions, r, epoch);
-	END IF;
-	-- Its events, if any, are not older than it is; an hour is for a clock that steps.
-	FOR e IN SELECT * FROM tapestore.events WHERE run = r.no ORDER BY seq DESC LOOP
-		looked := looked + 1;
-		EXIT WHEN looked > 10000 AND e.time < clock_timestamp() - sent * interval '1 microsecond' - interval '1 hour';
-		IF e.nonce = lost_nonce THEN
-			IF e.token > 0 AND e.token <> r.token THEN -- it may have been a grant, and the lease was lost since
-				r.token := e.token;
-				r.grant_state := 0;
-				r.expires := clock_timestamp();
-			END IF;
-			RETURN tapestore.tell(1, e.time, e.seq, NULL, coalesce(e.versions, '{}'), r, epoch);
-		END IF;
-	END LOOP;
-	UPDATE tapestore.runs SET voided = (ARRAY[lost_nonce] || voided)[1:128] WHERE no = r.no;
-	-- Rows of the time since it was sent were forgotten: its own may be among them.
-	RETURN tapestore.tell(CASE WHEN r.batches > 256 AND (SELECT min(at) FROM tapestore.batches WHERE run = r.no)
-		> clock_timestamp() - sent * interval '1 microsecond' THEN 5 ELSE 4 END, clock_timestamp(), NULL, NULL, NULL, r, epoch);
-END $$;
-
--- A new epoch ends every grant, and moves the feed's positions on by more than an
--- older incarnation of the store can have given out. The lock waits for the writes
--- under way and keeps out those to come, so that none has read the old epoch; reads
--- go on. by_itself: only if the store does not belong to that incarnation already,
--- so that of several handles that see a new one at once, one raises the epoch.
-CREATE FUNCTION tapestore.raise_epoch(why bytea, new_cluster text, new_timeline bigint, by_itself boolean)
-RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-	s tapestore.store;
-	steps bigint;
-BEGIN
-	LOCK TABLE tapestore.runs IN EXCLUSIVE MODE;
-	SELECT * INTO s FROM tapestore.store FOR UPDATE;
-	IF by_itself AND s.cluster = new_cluster AND s.timeline = new_timeline THEN
-		RETURN 0; -- another handle was first
-	END IF;
-	-- A timeline between may have had an epoch that was lost with it.
-	steps := CASE WHEN s.cluster = new_cluster THEN greatest(new_timeline - s.timeline, 1) ELSE 1 END;
-	IF s.epoch + steps > 8191 THEN
-		RETURN s.epoch + steps; -- refused by the caller, which knows the limit
-	END IF;
-	INSERT INTO tapestore.epochs (epoch, at, reason) VALUES (s.epoch + steps, clock_timestamp(), why);
-	UPDATE tapestore.runs SET grant_state = 3 WHERE grant_state = 1;
-	UPDATE tapestore.store SET epoch = s.epoch + steps,
-		cluster = CASE WHEN new_cluster = '' THEN s.cluster ELSE new_cluster END, -- '': this role may not see it
-		timeline = CASE WHEN new_cluster = '' THEN s.timeline ELSE new_timeline END,
-		xid_base = pg_current_xact_id()::text::bigint,
-		position_base = greatest((s.epoch + steps) << 40, s.position_base, (SELECT max(position) FROM tapestore.events)) + (steps << 49);
-	RETURN s.epoch + steps;
 END $$;
