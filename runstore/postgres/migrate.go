@@ -101,6 +101,9 @@ func (e *engine) migrateTo(ctx context.Context, conn *pgx.Conn, upTo int) error 
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, sqlNoTimeout); err != nil {
+			return err
+		}
 		if _, err := tx.Exec(ctx, e.inQuotes(sqlSchemaLock)); err != nil {
 			return err
 		}

@@ -152,6 +152,25 @@ func TestMigrateAtOnce(t *testing.T) {
 	}
 }
 
+// A migration may rewrite large tables, so statement_timeout does not end it, while lock_timeout bounds its
+// waits for other sessions.
+func TestMigrationMayTakeLong(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	conn := connect(t, address)
+	if err := postgres.MigrateTo(t.Context(), conn, 4); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, `CREATE FUNCTION public.look() RETURNS event_trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			IF current_setting('statement_timeout') <> '0' OR current_setting('lock_timeout') = '0' THEN
+				RAISE 'statement_timeout is %, lock_timeout %', current_setting('statement_timeout'), current_setting('lock_timeout');
+			END IF;
+		END $$`)
+	exec(t, conn, `CREATE EVENT TRIGGER look ON ddl_command_start EXECUTE FUNCTION public.look()`)
+	hold(t, open(t, address), "run")
+}
+
 // everything returns a description of the whole schema.
 func everything(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
