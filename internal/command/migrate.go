@@ -116,9 +116,9 @@ func printPlan(v planView, asJSON bool, out io.Writer) error {
 	var b strings.Builder
 	switch {
 	case v.Program > 0:
-		fmt.Fprintf(&b, "%s: version %d, this program needs %d\n", v.Holder, v.Version, v.Program)
+		fmt.Fprintf(&b, "-- %s: version %d, this program needs %d\n", v.Holder, v.Version, v.Program)
 	default:
-		fmt.Fprintf(&b, "%s\n", v.Holder)
+		fmt.Fprintf(&b, "-- %s\n", v.Holder)
 	}
 	for i, step := range v.Steps {
 		fmt.Fprintf(&b, "\n-- %d. %s\n", i+1, step.Name)

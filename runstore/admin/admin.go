@@ -21,7 +21,7 @@ type Engine struct {
 	Plan func(ctx context.Context, u runstore.URL) (Plan, error)
 	// Apply brings the schema to this program's version, whatever u says about creation and
 	// migration. It may be repeated, and may run in several processes at once: after an error a
-	// repeat continues. It needs the rights that Plan's steps name and no others, so that a role
+	// repeat continues or starts over. It needs the rights that Plan's steps name and no others, so that a role
 	// without rights to the schema can serve afterwards.
 	Apply func(ctx context.Context, u runstore.URL) error
 	// Check checks what the store runs on: schema, permissions, settings. It only reads, and opens

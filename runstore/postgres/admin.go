@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -141,7 +142,9 @@ func (e *engine) plan(ctx context.Context, conn *pgx.Conn) (p admin.Plan, err er
 	if err != nil {
 		return p, err
 	}
-	p.Steps, err = e.stepsBetween(ctx, conn, p.Version, len(migrations), at)
+	steps, err := e.stepsBetween(ctx, conn, p.Version, len(migrations), at)
+	begin := admin.Step{Name: "begin", Statements: []string{"BEGIN;", noTimeout(0) + ";", e.inQuotes(sqlSchemaLock) + ";", noTimeout(e.opts.LockTimeout) + ";"}}
+	p.Steps = slices.Concat([]admin.Step{begin}, steps, []admin.Step{{Name: "commit", Statements: []string{"COMMIT;"}}})
 	return p, err
 }
 

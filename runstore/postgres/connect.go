@@ -262,7 +262,7 @@ func (e *engine) raiseEpoch(ctx context.Context, conn *pgx.Conn, why string, at 
 	defer cancel()
 	unbindStatement(conn)
 	var batch pgx.Batch
-	batch.Queue(sqlNoTimeout)
+	batch.Queue(noTimeout(e.opts.LockTimeout))
 	batch.Queue(e.sql(sqlEpochRaise), []byte(why), at.cluster, at.timeline, ifOther).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&epoch)
 	})

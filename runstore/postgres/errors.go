@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	// errNoAnswer and errDisagree cannot happen while the statements, the functions in schema and
+	// errNoAnswer and errDisagree cannot happen while the statements, the functions and
 	// package rules agree.
 	errNoAnswer = errors.New("postgres: a write answered without a row")
 	errDisagree = errors.New("postgres: the check of the statement and that of the rules disagree")

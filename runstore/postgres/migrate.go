@@ -5,7 +5,9 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,10 +34,15 @@ var (
 	functions  = sqlfile.Functions(schemaFiles)
 )
 
-// lockWrites precedes the steps of a schema that exists. A write locks its run first, then other rows. The
-// lock waits for such writes and keeps out others, before anything is locked that they need: in the other
-// order both would deadlock.
-const lockWrites = `LOCK TABLE tapestore.runs IN ACCESS EXCLUSIVE MODE`
+// lockTables precedes the steps of a schema that exists. It takes the locks of all steps before any work, so
+// that the work of a migration that meets a deadlock is not lost, and runs first: a write locks its run
+// first, then other rows.
+const lockTables = `LOCK TABLE tapestore.runs, tapestore.records, tapestore.batches, tapestore.events IN ACCESS EXCLUSIVE MODE`
+
+// noTimeout returns the statement sql/no_timeout.sql. A lock of 0 is no bound.
+func noTimeout(lock time.Duration) string {
+	return strings.Replace(sqlNoTimeout, "$1", strconv.FormatInt(lock.Milliseconds(), 10), 1)
+}
 
 // startVersions creates the table of versions.
 const startVersions = `CREATE TABLE tapestore.migrations (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())`
@@ -94,17 +101,14 @@ func (e *engine) schemaVersion(ctx context.Context, conn queryer) (version int, 
 }
 
 // migrateTo brings the schema to a version in one transaction under the lock, unless another replica has
-// done so meanwhile.
+// done so meanwhile. While another replica migrates, it waits until ctx ends.
 func (e *engine) migrateTo(ctx context.Context, conn *pgx.Conn, upTo int) error {
 	at, err := incarnationOf(ctx, conn) // before the transaction, because it may fail
 	if err != nil {
 		return err
 	}
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, sqlNoTimeout); err != nil {
-			return err
-		}
-		if _, err := tx.Exec(ctx, e.inQuotes(sqlSchemaLock)); err != nil {
+		if err := execAll(ctx, tx, noTimeout(0), e.inQuotes(sqlSchemaLock), noTimeout(e.opts.LockTimeout)); err != nil {
 			return err
 		}
 		version, err := e.schemaVersion(ctx, tx)
@@ -116,14 +120,23 @@ func (e *engine) migrateTo(ctx context.Context, conn *pgx.Conn, upTo int) error 
 			return err
 		}
 		for _, step := range steps {
-			for _, statement := range step.Statements {
-				if _, err := tx.Exec(ctx, statement); err != nil {
-					return err
-				}
+			if err := execAll(ctx, tx, step.Statements...); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
+}
+
+// execAll sends statements one after the other. A text of several statements can only be sent without
+// arguments.
+func execAll(ctx context.Context, tx pgx.Tx, statements ...string) error {
+	for _, text := range statements {
+		if _, err := tx.Exec(ctx, text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stepsBetween returns the statements that lead from one version of the schema to another.
@@ -135,7 +148,7 @@ func (e *engine) stepsBetween(ctx context.Context, conn queryer, from, to int, a
 		steps = append(steps, admin.Step{Name: name, Statements: statements})
 	}
 	if from > 0 {
-		add("wait for the writes under way", lockWrites)
+		add("lock the tables", lockTables)
 	} else {
 		var there bool // another role may have created the schema for this one
 		if err := conn.QueryRow(ctx, e.inQuotes(sqlSchemaFind)).Scan(&there); err != nil {

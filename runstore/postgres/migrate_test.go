@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -153,22 +154,76 @@ func TestMigrateAtOnce(t *testing.T) {
 }
 
 // A migration may rewrite large tables, so statement_timeout does not end it, while lock_timeout bounds its
-// waits for other sessions.
+// waits for other sessions, and it takes all locks before its work.
 func TestMigrationMayTakeLong(t *testing.T) {
+	t.Parallel()
+	for _, pooled := range []string{"pooled=no", "pooled=yes"} {
+		t.Run(pooled, func(t *testing.T) {
+			t.Parallel()
+			address := emptyDatabase(t)
+			conn := connect(t, address)
+			if err := postgres.MigrateTo(t.Context(), conn, 4); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, conn, `CREATE FUNCTION public.look() RETURNS event_trigger LANGUAGE plpgsql AS $$
+				BEGIN
+					IF current_setting('statement_timeout') <> '0' OR current_setting('lock_timeout') = '0' THEN
+						RAISE 'statement_timeout is %, lock_timeout %', current_setting('statement_timeout'), current_setting('lock_timeout');
+					END IF;
+					IF 4 <> (SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND mode = 'AccessExclusiveLock' AND relation IN
+						('tapestore.runs'::regclass, 'tapestore.records'::regclass, 'tapestore.batches'::regclass, 'tapestore.events'::regclass))
+					THEN
+						RAISE 'the first step begins before all tables are locked';
+					END IF;
+				END $$`)
+			exec(t, conn, `CREATE EVENT TRIGGER look ON ddl_command_start EXECUTE FUNCTION public.look()`)
+			hold(t, open(t, with(address, pooled)), "run")
+		})
+	}
+}
+
+//go:embed testdata/functions7.sql
+var functionsBefore string
+
+// PostgreSQL refuses to replace a function in place whose result or names of parameters change. A step
+// drops such functions first.
+func TestMigrationReplacesTheFunctions(t *testing.T) {
 	t.Parallel()
 	address := emptyDatabase(t)
 	conn := connect(t, address)
-	if err := postgres.MigrateTo(t.Context(), conn, 4); err != nil {
+	if err := postgres.MigrateTo(t.Context(), conn, postgres.Migrations()-1); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, conn, `CREATE FUNCTION public.look() RETURNS event_trigger LANGUAGE plpgsql AS $$
-		BEGIN
-			IF current_setting('statement_timeout') <> '0' OR current_setting('lock_timeout') = '0' THEN
-				RAISE 'statement_timeout is %, lock_timeout %', current_setting('statement_timeout'), current_setting('lock_timeout');
-			END IF;
-		END $$`)
-	exec(t, conn, `CREATE EVENT TRIGGER look ON ddl_command_start EXECUTE FUNCTION public.look()`)
+	if _, err := conn.Exec(t.Context(), functionsBefore); err != nil {
+		t.Fatal(err)
+	}
 	hold(t, open(t, address), "run")
+	if stubs := get[string](t, conn, `SELECT coalesce(string_agg(proname, ', '), 'none') FROM pg_proc
+		WHERE pronamespace = 'tapestore'::regnamespace AND prosrc LIKE '%a stub%'`); stubs != "none" {
+		t.Errorf("functions of the version before are left: %s", stubs)
+	}
+}
+
+// While one replica migrates, others wait for it, however long that takes.
+func TestMigrationWaitsForAnother(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	conn, watch := connect(t, address), connect(t, address)
+	exec(t, conn, `BEGIN`)
+	exec(t, conn, `SELECT pg_advisory_xact_lock(hashtextextended('tapestore.migrations', 0))`)
+	opened := make(chan error, 1)
+	go func() {
+		_, err := tryOpen(t, with(address, "lock_timeout=1ms"))
+		opened <- err
+	}()
+	await(t, "an open waits for longer than lock_timeout", func() bool {
+		return len(opened) > 0 || get[bool](t, watch, `SELECT coalesce(max(clock_timestamp() - query_start) > '100 ms', false)
+			FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'`)
+	})
+	exec(t, conn, `ROLLBACK`)
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
 }
 
 // everything returns a description of the whole schema.
@@ -328,7 +383,7 @@ func TestFunctionsChangeWithTheVersion(t *testing.T) {
 	t.Parallel()
 	const version, want = 8, "fcc25420a85ce4c6"
 	if got := postgres.FunctionsSum(); postgres.Migrations() != version || got != want {
-		t.Errorf("version %d has the functions %s, want those of version %d, %s: add a step to the schema, then correct the numbers here",
-			postgres.Migrations(), got, version, want)
+		t.Errorf("version %d has the functions %s, want those of version %d, %s: add a step to the schema, store the functions of version %d in testdata, then correct the numbers here",
+			postgres.Migrations(), got, version, want, version)
 	}
 }

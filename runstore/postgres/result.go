@@ -15,7 +15,7 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// writeStatus is the outcome of a write. The numbers are those that the functions in schema return.
+// writeStatus is the outcome of a write. The numbers are those that the functions return.
 type writeStatus int16
 
 const (

@@ -1,4 +1,4 @@
--- tell makes an answer of a verdict and a run. Those that know more of it add that.
+-- tell returns the answer for a verdict and a run, without what only some writes return.
 CREATE OR REPLACE FUNCTION tapestore.tell(verdict integer, now timestamptz, first_seq bigint, last_seq bigint, versions bigint[],
 	r tapestore.runs, epoch bigint) RETURNS tapestore.answer LANGUAGE sql IMMUTABLE AS $$
 	SELECT verdict::smallint, now, first_seq, last_seq, versions, r.status, r.created, r.runnable, r.last_seq, r.token, r.expires,
@@ -27,7 +27,7 @@ BEGIN
 	RETURN a;
 END $$;
 
--- Why a statement was refused that checks its fence in a WHERE clause. VOLATILE,
+-- refusal returns why a statement was refused that checks its fence in a WHERE clause. It is VOLATILE,
 -- so that it sees what was committed while that statement waited for the row.
 CREATE OR REPLACE FUNCTION tapestore.refusal(run_id bytea) RETURNS jsonb LANGUAGE plpgsql VOLATILE
 SET timezone = 'UTC' SET bytea_output = 'hex' AS $$
@@ -39,8 +39,8 @@ BEGIN
 		r, (SELECT store.epoch FROM tapestore.store)));
 END $$;
 
--- Of a commit over several runs every batch must be applied, or the transaction is
--- rolled back: the error carries the answer of the one that was refused.
+-- demand raises an error if a write was not applied: of a commit over several runs every batch must be
+-- applied, or the transaction is rolled back. The error carries the answer of the one that was refused.
 CREATE OR REPLACE FUNCTION tapestore.demand(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET timezone = 'UTC' SET bytea_output = 'hex' AS $$
 BEGIN

@@ -1,6 +1,6 @@
 -- collect deletes at most so many events and records of a purged run, or of any if run_id is NULL, and
 -- returns whether there may be more. It locks no run, so nothing waits for it, the feed included (see
--- feed.go): a step that is cut short is made again by whoever comes next. seq and key are where the
+-- feed.go): a step that is cut short is made again by the next caller. seq and key are where the
 -- next step begins, because a scan from the first row would pass over all that were deleted, for as long
 -- as any old snapshot is in use.
 CREATE OR REPLACE FUNCTION tapestore.collect(run_id bytea, most integer) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$

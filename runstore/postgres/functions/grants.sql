@@ -1,12 +1,12 @@
--- What is kept of the id of a former grant (rules.Former): the id itself is secret.
+-- former returns what is stored of the id of a former grant (rules.Former): the id itself is secret.
 CREATE OR REPLACE FUNCTION tapestore.former(grant_id bytea) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
 	SELECT substr(sha256(grant_id), 1, 8)
 $$;
 
--- The former grants by which the caller explains the answer to a request for the lease:
--- of an acquire, and of a create that was refused because the purged run had the grant
--- before. Of a run that was created, or was there, it is NULL. VOLATILE, so that it sees
--- what was committed while the write waited for the row.
+-- former_grants returns the former grants by which the caller explains the answer to a request for the
+-- lease: of an acquire, and of a create that was refused because the purged run had the grant before. It
+-- returns NULL for a run that was created, or existed. It is VOLATILE, so that it sees what was committed
+-- while the write waited for the row.
 CREATE OR REPLACE FUNCTION tapestore.former_grants(op smallint, run_id bytea) RETURNS bytea[] LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
 	RETURN (SELECT coalesce(g.former, '{}') FROM tapestore.runs LEFT JOIN tapestore.grants AS g ON g.run = runs.no

@@ -1,7 +1,7 @@
--- A commit over several runs takes the locks of all in one order, so that two such
--- commits cannot wait for each other, and then has one clock. If any of the runs
--- remembers its batch as part of this whole, the commit was made before, and the writes
--- that follow change nothing. What they have to know lasts as long as the transaction.
+-- lock_runs begins a commit over several runs. It takes the locks of all in one order, so that two such
+-- commits cannot wait for each other, and then reads the clock for all. If any of the runs remembers its
+-- batch as part of this whole, the commit was applied before, and the writes that follow change nothing.
+-- What they have to know is stored in settings that end with the transaction.
 CREATE OR REPLACE FUNCTION tapestore.lock_runs(run_ids bytea[], batch_ids bytea[], this_whole bytea) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
 	made boolean := false;

@@ -6,8 +6,8 @@ CREATE OR REPLACE FUNCTION tapestore.lost_positions(lost interval) RETURNS bigin
 	SELECT least((greatest(extract(epoch FROM lost), 0) + 300) * 50000, 1::bigint << 35)::bigint << 14
 $$;
 
--- A new epoch ends every grant, and moves the feed's positions on by more than a lost
--- history of the store can have given out. The lock waits for the writes
+-- raise_epoch begins a new epoch, which ends every grant and moves the feed's positions on by more than a
+-- lost history of the store can have given out. The lock waits for the writes
 -- under way and keeps out those to come, so that none has read the old epoch; reads
 -- go on. by_itself: only if the store does not belong to that incarnation already,
 -- so that of several handles that see a new one at once, one raises the epoch.

@@ -1,6 +1,6 @@
--- What became of a write whose reply was lost: it was applied (and is never
--- again), or it is given up: a late copy of it finds its nonce and is refused.
--- sent is how long ago it was first sent.
+-- settle decides the outcome of a write whose reply was lost: it was applied, or it is given up, and then a
+-- late copy of it finds its nonce in void_nonces and is refused. sent is the time since it was first sent,
+-- in microseconds.
 CREATE OR REPLACE FUNCTION tapestore.settle(run_id bytea, lost_nonce bigint, result_name bytea, sent bigint, op smallint)
 RETURNS tapestore.answer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

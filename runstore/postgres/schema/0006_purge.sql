@@ -1,6 +1,6 @@
 -- A purge raises version_floor by last_seq and batches, because a write adds one to the version of a
 -- record and to one of the two. Before version 4 of the schema a creation or an acquire without events
--- added to neither. No write goes on meanwhile (lockWrites): it would be counted by half.
+-- added to neither. No write goes on meanwhile (lockTables): it would be counted by half.
 UPDATE tapestore.runs SET version_floor = highest.version
 FROM (SELECT run, max(version) AS version FROM tapestore.records GROUP BY run) AS highest
 WHERE highest.run = runs.no AND highest.version > version_floor + last_seq + batches;
