@@ -34,20 +34,6 @@ func (o *Options) route(ctx context.Context, target string) (route, error) {
 	return route{c, config}, nil
 }
 
-// close closes the connector. No connection may be dialled any more.
-func (r route) close() {
-	if r.connector != nil {
-		r.connector.close()
-	}
-}
-
-// setOpened marks the store as open: from now on no error of the connector is final.
-func (r route) setOpened() {
-	if r.connector != nil {
-		r.opening.Store(false)
-	}
-}
-
 // config returns the driver's configuration. It adds the password last, so that no error of the
 // driver can contain it.
 func (o *Options) config(target string) (*pgxpool.Config, error) {

@@ -3,6 +3,7 @@ package alloydb
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"cloud.google.com/go/alloydbconn"
 
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
@@ -50,7 +52,6 @@ type connector struct {
 	mu           sync.Mutex
 	closed       bool
 	dialer       *dialer
-	replacing    bool
 	nextPace     time.Duration // until the next Dialer is allowed
 	notBefore    localclock.Reading
 	failingSince localclock.Reading // start of a series of failed exchanges; zero if the last one succeeded
@@ -71,7 +72,7 @@ func newConnector(ctx context.Context, instance string, options []alloydbconn.Op
 	c.opening.Store(true)
 	d, err := c.newDialer(ctx)
 	if err != nil {
-		return nil, c.explain(&setupError{err})
+		return nil, outcome.Unavailable(fmt.Errorf("the AlloyDB connector cannot be set up; %s: %w", credentialsAdvice, err))
 	}
 	c.dialer, c.nextPace = d, c.pace
 	return c, nil
@@ -108,8 +109,8 @@ func (c *connector) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// dialBy dials with d and returns when ctx ends at the latest. The connector's exchange ignores ctx
-// and ends after 30 seconds by itself.
+// dialBy dials with d and returns when ctx ends at the latest. The connector's exchange ignores ctx;
+// its request and its reply are each bounded by 30 seconds.
 func (c *connector) dialBy(ctx context.Context, d *dialer) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
@@ -189,9 +190,6 @@ func (c *connector) shouldReplace(d *dialer, err error) bool {
 	if c.failingSince.IsZero() {
 		c.failingSince = now
 	}
-	if c.replacing {
-		return true // a replacement is being created
-	}
 	if now.Before(c.notBefore) {
 		return false
 	}
@@ -211,14 +209,13 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 		c.mu.Unlock()
 		return nil
 	}
-	c.replacing = true
-	c.notBefore = c.clock.Read().Add(c.nextPace)
-	c.nextPace = min(2*c.nextPace, maxDialerPace)
 	c.mu.Unlock()
 	d, err := c.newDialer(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.replacing = false
+	// Not earlier: until then dials that fail wait for this Dialer.
+	c.notBefore = c.clock.Read().Add(c.nextPace)
+	c.nextPace = min(2*c.nextPace, maxDialerPace)
 	if err != nil {
 		return err
 	}
@@ -234,8 +231,20 @@ func (c *connector) replace(ctx context.Context, old *dialer, why error) error {
 	return nil
 }
 
-// close closes the connector. Its open connections stay usable.
+// setOpened marks the store as open: from now on no error of the connector is final. A nil connector
+// is that of a host.
+func (c *connector) setOpened() {
+	if c != nil {
+		c.opening.Store(false)
+	}
+}
+
+// close closes the connector, if there is one. No connection may be dialled any more. Its open
+// connections stay usable.
 func (c *connector) close() {
+	if c == nil {
+		return
+	}
 	c.mu.Lock()
 	if !c.closed {
 		c.dialer.retired = true

@@ -11,7 +11,7 @@ import (
 	"cloud.google.com/go/alloydbconn/errtype"
 	"google.golang.org/api/googleapi"
 
-	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // stage is how far a dial got.
@@ -46,31 +46,6 @@ func stageOf(err error) stage {
 	}
 }
 
-// setupError is an error of creating a Dialer.
-type setupError struct{ error }
-
-func (e *setupError) Unwrap() error { return e.error }
-
-// dialError adds advice to an error of the connector.
-type dialError struct {
-	advice string
-	cause  error
-	// final errors are reported at once: they match ErrUnavailable, and the store does not retry an
-	// error that has a kind.
-	final bool
-}
-
-// Error implements error.
-func (e *dialError) Error() string { return fmt.Sprintf("%s: %v", e.advice, e.cause) }
-
-// Unwrap returns the connector's error, and ErrUnavailable if e is final.
-func (e *dialError) Unwrap() []error {
-	if e.final {
-		return []error{runstore.ErrUnavailable, e.cause}
-	}
-	return []error{e.cause}
-}
-
 // explain adds advice to an error of the connector. While the store is being opened, an error that
 // waiting does not fix is final. Later it is not: rights that were revoked by mistake may come
 // back, and open connections keep working.
@@ -79,7 +54,11 @@ func (c *connector) explain(err error) error {
 	if advice == "" {
 		return err
 	}
-	return &dialError{advice: advice, cause: err, final: lasting && c.opening.Load()}
+	err = fmt.Errorf("%s: %w", advice, err)
+	if lasting && c.opening.Load() {
+		return outcome.Unavailable(err) // the store does not retry an error that has a kind
+	}
+	return err
 }
 
 const credentialsAdvice = "the credentials are the Application Default Credentials: an attached service account, or gcloud auth application-default login"
@@ -87,11 +66,8 @@ const credentialsAdvice = "the credentials are the Application Default Credentia
 // advice returns what to do about an error, or "", and whether the error lasts until somebody acts.
 func (c *connector) advice(err error) (advice string, lasting bool) {
 	var config *errtype.ConfigError
-	var setup *setupError
 	var api *googleapi.Error
 	switch {
-	case errors.As(err, &setup):
-		return "the AlloyDB connector cannot be set up; " + credentialsAdvice, true
 	case errors.As(err, &config):
 		return "the AlloyDB connector cannot reach " + c.instance + " in this way; choose among ip=private, ip=public and ip=psc one that the instance has", true
 	case errors.As(err, &api):

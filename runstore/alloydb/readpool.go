@@ -13,6 +13,7 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
@@ -88,8 +89,7 @@ func openReadPool(ctx context.Context, opts *Options, store *postgres.Store) (*r
 	bounded, cancel := context.WithTimeout(ctx, poolTimeout)
 	defer cancel()
 	if err := p.pool.Ping(bounded); err != nil {
-		var final *dialError
-		if errors.As(err, &final) && final.final {
+		if outcome.Definite(err) { // final, see explain
 			p.close()
 			return nil, err
 		}

@@ -19,24 +19,17 @@ func init() {
 		if err != nil {
 			return nil, err
 		}
-		return openStore(ctx, opts)
-	})
-}
-
-// openStore opens the store as the type that the options ask for, Store or ReadPoolStore.
-func openStore(ctx context.Context, opts *Options) (runstore.RunStore, error) {
-	if opts.ReadPool != "" {
-		s, err := OpenWithReadPool(ctx, opts)
+		var s runstore.RunStore
+		if opts.ReadPool != "" {
+			s, err = OpenWithReadPool(ctx, opts)
+		} else {
+			s, err = Open(ctx, opts)
+		}
 		if err != nil {
 			return nil, err
 		}
 		return s, nil
-	}
-	s, err := Open(ctx, opts)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	})
 }
 
 var (

@@ -31,7 +31,7 @@ func init() {
 		Apply: func(ctx context.Context, u runstore.URL) error {
 			return withAdmin(ctx, u, func(s *engine, client *database.DatabaseAdminClient) error {
 				s.opts.NoCreate = false
-				if err := s.ensure(ctx, client, s.clientOptions()); err != nil {
+				if err := s.ensure(ctx, client); err != nil {
 					return err
 				}
 				return s.withClient(ctx, func() error {
@@ -65,7 +65,7 @@ func withAdmin(ctx context.Context, u runstore.URL, f func(s *engine, client *da
 		return outcome.Wrap(op, "", err)
 	}
 	defer s.stop()
-	client, _, err := s.dialAdmin(ctx)
+	client, err := database.NewDatabaseAdminClient(ctx, s.clientOptions()...)
 	if err == nil {
 		defer func() { _ = client.Close() }() // no call is pending
 		err = f(s, client)
@@ -78,7 +78,7 @@ func withAdmin(ctx context.Context, u runstore.URL, f func(s *engine, client *da
 
 // withClient calls f while the engine has a client of the database.
 func (s *engine) withClient(ctx context.Context, f func() error) error {
-	if err := s.dial(ctx, s.clientOptions()); err != nil {
+	if err := s.dial(ctx); err != nil {
 		return err
 	}
 	defer s.closeClient()
@@ -227,15 +227,11 @@ func (s *engine) checkPermissions(ctx context.Context, client *database.Database
 
 // checkStoreRow compares the database with the one that the epoch belongs to.
 func (s *engine) checkStoreRow(ctx context.Context, r *admin.Report) error {
-	var now *storeRow
-	err := s.retry(ctx, func(ctx context.Context) (err error) {
-		now, err = s.readStoreRow(ctx, s.client.Single())
-		return err
-	})
+	now, err := s.readStoreRow(ctx)
 	switch {
 	case err != nil:
 		return err
-	case now == nil:
+	case !now.initialized():
 		r.KeepClosed("incarnation", "no program has opened the store yet", "start the server, and repeat")
 	case !s.sameIncarnation(now.Incarnation):
 		r.KeepClosed("incarnation", fmt.Sprintf("the epoch belongs to %s, and this is %s: the next program that opens the store raises the epoch", now.Incarnation, s.incarnation()),

@@ -2,6 +2,7 @@ package spanner
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
@@ -9,31 +10,38 @@ import (
 
 // Commit implements adapter.Core. It sends one statement that reads the state to decide on, then
 // the commit.
-func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
-	purged := purgedBy(batch)
-	s.purger.claim(purged)
-	err = s.transact(ctx, "commit", commits(batch, &done))
-	s.afterPurges(ctx, err, purged)
-	return done, err
+func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (runstore.Committed, error) {
+	done, err := s.commit(ctx, "commit", nil, batch)
+	return done[0], err
 }
 
 // CommitMulti implements runstore.MultiCommitter. All batches share one transaction.
 func (s *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]runstore.Committed, error) {
+	return s.commit(ctx, "commit-multi", rules.MultiCommitID(batches), batches...)
+}
+
+// commit applies batches in one transaction, and then deletes the rows of the runs that they purge.
+func (s *engine) commit(ctx context.Context, tag string, multiCommitID []byte, batches ...runstore.Batch) ([]runstore.Committed, error) {
 	done := make([]runstore.Committed, len(batches))
 	requests := make([]*request, len(batches))
-	multiCommitID := rules.MultiCommitID(batches)
+	var purged []runstore.RunID
 	for i, b := range batches {
 		requests[i] = commits(b, &done[i])
 		requests[i].multiCommitID = multiCommitID
+		if b.Purge {
+			purged = append(purged, b.Run())
+		}
 	}
-	purged := purgedBy(batches...)
-	s.purger.claim(purged)
-	err := s.transact(ctx, "commit-multi", requests...)
-	s.afterPurges(ctx, err, purged)
-	if err != nil {
-		return nil, err
+	s.purger.claim(purged, 1)
+	err := s.transact(ctx, tag, requests...)
+	if err == nil {
+		s.afterPurge(ctx, purged)
 	}
-	return done, nil
+	s.purger.claim(purged, -1)
+	if len(purged) > 0 && runstore.OutcomeOf(err) != runstore.NotApplied {
+		s.purger.start()
+	}
+	return done, err
 }
 
 // commits returns the request of a batch.
@@ -71,20 +79,13 @@ func commits(batch runstore.Batch, done *runstore.Committed) *request {
 
 // keysOf returns the keys, without duplicates, of all records that the guards name or the writes
 // change.
-func keysOf(g runstore.Guards, w runstore.Writes) []runstore.RecordKey {
-	seen := map[runstore.RecordKey]bool{}
-	var keys []runstore.RecordKey
-	add := func(k runstore.RecordKey) {
-		if !seen[k] {
-			seen[k] = true
-			keys = append(keys, k)
-		}
-	}
+func keysOf(g runstore.Guards, w runstore.Writes) (keys []runstore.RecordKey) {
 	for _, v := range g.Versions {
-		add(v.Key)
+		keys = append(keys, v.Key)
 	}
 	for _, r := range w.Records {
-		add(r.Key)
+		keys = append(keys, r.Key)
 	}
-	return keys
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }

@@ -174,15 +174,19 @@ func (e *edit) putRecord(r *record, index []runstore.Place) runstore.Version {
 
 // insertEvents adds the rows of the events to Events and Feed, at consecutive slots from slot on.
 func (e *edit) insertEvents(slot int64) {
-	k := e.g.key
 	for _, event := range e.events {
-		e.insert("Events", []column{
-			{"RunHash", k.hash}, {"Run", k.run}, {"Seq", int64(event.Seq)}, {"Committed", spanner.CommitTimestamp}, {"Slot", slot}, {"Time", event.Time},
-			{"Token", int64(event.Token)}, {"Kind", stored(event.Kind)}, {"Owner", stored(event.Owner)}, {"Data", event.Data},
-		})
-		e.insert("Feed", append(feedKey(spanner.CommitTimestamp, slot, e.g.feedShards), column{"Run", k.run}, column{"Seq", int64(event.Seq)}))
+		e.insertEvent(event, slot)
+		e.insert("Feed", append(feedKey(slot, e.g.feedShards), column{"Run", e.g.key.run}, column{"Seq", int64(event.Seq)}))
 		slot++
 	}
+}
+
+// insertEvent adds a row of Events.
+func (e *edit) insertEvent(event runstore.Event, slot int64) {
+	e.insert("Events", []column{
+		{"RunHash", e.g.key.hash}, {"Run", e.g.key.run}, {"Seq", int64(event.Seq)}, {"Committed", spanner.CommitTimestamp}, {"Slot", slot},
+		{"Time", event.Time}, {"Token", int64(event.Token)}, {"Kind", stored(event.Kind)}, {"Owner", stored(event.Owner)}, {"Data", event.Data},
+	})
 }
 
 // resultRing is the number of results that a run keeps in each of its two rings (callers' ids,
@@ -199,22 +203,25 @@ func (e *edit) recordResult(id resultID, multiCommitID []byte) {
 	}
 	slot := *n % e.g.ring
 	*n++
-	versions := e.versions()
+	r := e.result()
 	e.put("Writes", []column{
 		{"RunHash", e.g.key.hash}, {"Run", e.g.key.run}, {"Callers", id.callers}, {"Slot", slot}, {"Id", id.id}, {"Kind", id.kind},
-		{"FirstSeq", int64(e.done.FirstSeq)}, {"LastSeq", int64(e.done.LastSeq)}, {"Time", e.done.Time},
-		{"Token", e.head.Token}, {"Versions", versions}, {"Whole", multiCommitID}, {"FormerEnd", e.former}, {"Ended", nil},
+		{"FirstSeq", r.FirstSeq}, {"LastSeq", r.LastSeq}, {"Time", r.Time},
+		{"Token", r.Token}, {"Versions", r.Versions}, {"Whole", multiCommitID}, {"FormerEnd", r.FormerEnd}, {"Ended", nil},
 	})
 	e.count += 6 // its index entry in WritesById: the former one is deleted, and the next has five columns
 }
 
-// versions returns the versions of the records after the write, as its result has them.
-func (e *edit) versions() []int64 {
-	all := make([]int64, len(e.done.Versions))
-	for i, v := range e.done.Versions {
-		all[i] = int64(v)
+// result returns the result of the write.
+func (e *edit) result() *result {
+	r := &result{
+		FirstSeq: int64(e.done.FirstSeq), LastSeq: int64(e.done.LastSeq), Time: e.done.Time, Token: e.head.Token,
+		Versions: make([]int64, len(e.done.Versions)), FormerEnd: e.former,
 	}
-	return all
+	for i, v := range e.done.Versions {
+		r.Versions[i] = int64(v)
+	}
+	return r
 }
 
 // putHead adds the mutation of the run's row: an insert for a new run, else an update of the

@@ -23,7 +23,7 @@ func TestRaiseDuringAnother(t *testing.T) {
 	var once sync.Once
 	overtaken := false
 	s := open(t, p, patient, beforeSending(func(request any) {
-		r, ok := request.(*spannerpb.ReadRequest)
+		r, ok := request.(*spannerpb.ExecuteSqlRequest)
 		if !ok || r.GetRequestOptions().GetTransactionTag() != "tapestore-end-grants" {
 			return
 		}

@@ -39,31 +39,28 @@ func retryable(err error) bool {
 // retry calls f, which must be safe to repeat, until it succeeds, fails for good, or RetryTimeout
 // or ctx ends. Each attempt is bounded by attemptTimeout.
 func (s *engine) retry(ctx context.Context, f func(ctx context.Context) error) error {
-	for t := s.newBackoff(); ; {
+	t := s.newBackoff()
+	return s.retryWithin(ctx, t, func() error {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
-		err := f(bound)
-		cancel()
-		if err == nil {
-			return nil
-		}
-		if outcome.Definite(err) {
-			return err
-		}
-		if newer := s.schemaError(ctx, t, err); outcome.Definite(newer) {
-			return newer
-		}
-		if ctx.Err() != nil || !retryable(err) || !t.More(ctx) {
-			return outcome.Unavailable(outcome.Cause(ctx, err))
-		}
-	}
+		defer cancel()
+		return f(bound)
+	})
 }
 
 // retryUnbounded is retry for an f that may take long: only ctx bounds an attempt.
 func (s *engine) retryUnbounded(ctx context.Context, f func(ctx context.Context) error) error {
-	for t := s.newBackoff(); ; {
-		err := f(ctx)
+	return s.retryWithin(ctx, s.newBackoff(), func() error { return f(ctx) })
+}
+
+// retryWithin is the loop of retry and retryUnbounded, with the pauses of t.
+func (s *engine) retryWithin(ctx context.Context, t *outcome.Backoff, attempt func() error) error {
+	for {
+		err := attempt()
 		if err == nil || outcome.Definite(err) {
 			return err
+		}
+		if newer := s.schemaError(ctx, t, err); outcome.Definite(newer) {
+			return newer
 		}
 		if ctx.Err() != nil || !retryable(err) || !t.More(ctx) {
 			return outcome.Unavailable(outcome.Cause(ctx, err))

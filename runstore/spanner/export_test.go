@@ -16,7 +16,7 @@ func Statements() map[string]string {
 	all := map[string]string{
 		"guard": guardShape{1, true, true, true}.text(), "guard of three": guardShape{3, true, true, false}.text(),
 		"guard of a head": guardShape{runs: 1}.text(), "guard of an id": guardShape{runs: 1, result: true}.text(),
-		"now": sqlClockNow, "run": sqlRunRead, "feed": sqlFeedPage, "feed end": sqlFeedEnd,
+		"now": sqlClockNow, "run": sqlRunRead, "feed": sqlFeedPage, "newest feed": sqlFeedNewest,
 		"epoch": sqlEpochRead, "end grants": sqlEpochEndGrants,
 		"tables": sqlSchemaTables, "policies": sqlSchemaPolicies, "empty feed": sqlSchemaEmptyFeed,
 	}
@@ -30,7 +30,10 @@ func Statements() map[string]string {
 func Scans() []string { return slices.Collect(maps.Values(scans)) }
 
 // StatementFaults returns what is wrong with the files of the folder sql.
-func StatementFaults() []string { return sqlFiles.Faults() }
+func StatementFaults() []string {
+	_ = guardShape{runs: 1}.text() // the only statement that is not loaded with the package
+	return sqlFiles.Faults()
+}
 
 // Migrations are the statements of each version of the schema.
 func Migrations() [][]string { return migrations }
@@ -38,9 +41,17 @@ func Migrations() [][]string { return migrations }
 // Attempts is how often a transaction of a write was begun.
 func (s *Store) Attempts() int64 { return s.engine.attempts.Load() }
 
+// awaitFirstPass waits for the pass of the purger after the opening of the handle. The purger then uses
+// none of the values that tests set, until it is started.
+func (s *Store) awaitFirstPass() {
+	for s.engine.purger.passes.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // SetAttemptTimeout is for a handle that nobody uses yet.
 func (s *Store) SetAttemptTimeout(d time.Duration) {
-	s.engine.background.Wait()
+	s.awaitFirstPass()
 	s.engine.attemptTimeout = d
 }
 
@@ -51,14 +62,14 @@ func (s *Store) SetRemembered(n int64) { s.engine.ring = n }
 // SetPurgeBatch changes how many events, and how many records, one transaction of a purge
 // deletes. The handle must not be in use yet.
 func (s *Store) SetPurgeBatch(n int) {
-	s.engine.background.Wait()
+	s.awaitFirstPass()
 	s.engine.purgeBatch = n
 }
 
 // SetPurgedPage changes how many purged runs are listed at a time. The handle must not be in use
 // yet.
 func (s *Store) SetPurgedPage(n int) {
-	s.engine.background.Wait()
+	s.awaitFirstPass()
 	s.engine.purgedPage = n
 }
 
@@ -99,6 +110,19 @@ func SkipGaps(after runstore.Position, added ...[2]runstore.Position) runstore.P
 	}
 	return g.skip(after)
 }
+
+// SkipGapsBack returns the window before which a reader goes on that has read the windows from before on,
+// once the gaps were added.
+func SkipGapsBack(before int64, added ...[2]runstore.Position) int64 {
+	var g gaps
+	for _, one := range added {
+		g.add(one[0], one[1])
+	}
+	return g.skipBack(before)
+}
+
+// PositionAt returns a position by its window and rank.
+func PositionAt(window, rank int64) runstore.Position { return position(window, rank) }
 
 // NewGaps returns the functions that add a gap of the feed to those of a handle, and that skip them.
 func NewGaps() (add func(after, last runstore.Position), skip func(after runstore.Position) runstore.Position) {

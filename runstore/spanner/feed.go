@@ -2,6 +2,7 @@ package spanner
 
 import (
 	"context"
+	"errors"
 
 	"cloud.google.com/go/spanner"
 
@@ -28,7 +29,11 @@ func (s *engine) feedPage(ctx context.Context, after runstore.Position, limit in
 	for from, most := s.gaps.skip(after), int64(limit)+1; ; most *= 4 {
 		window, rank := split(from)
 		asked := rank + most
-		stmt := spanner.Statement{SQL: sqlFeedPage, Params: map[string]any{"committed": s.windows.begin(window), "limit": asked}}
+		var tx *spanner.ReadOnlyTransaction
+		read := func(ctx context.Context, single *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+			tx = single
+			return s.feedRows(window, asked)(ctx, tx)
+		}
 		var last runstore.Position
 		var rows int64
 		var count ranks
@@ -38,11 +43,13 @@ func (s *engine) feedPage(ctx context.Context, after runstore.Position, limit in
 			events, last, rows, count, p = nil, 0, 0, ranks{windows: s.windows}, adapter.NewPage(limit)
 			stands, full, shared, early = false, false, false, false
 		}
-		err := s.eachWindow(ctx, "feed", stmt, begin, func(row *spanner.Row, open int64) (bool, error) {
+		err := s.rows(ctx, spanner.StrongRead(), read, begin, func(row *spanner.Row) (bool, error) {
 			var e event
-			if err := row.ToStructLenient(&e); err != nil {
+			readAt, err := tx.Timestamp()
+			if err := errors.Join(err, row.ToStructLenient(&e)); err != nil {
 				return false, err
 			}
+			open := s.windows.of(readAt) // further events may be committed in this window
 			rows++
 			at := count.next(e.Committed)
 			stands = stands || at >= after
@@ -73,65 +80,87 @@ func (s *engine) feedPage(ctx context.Context, after runstore.Position, limit in
 		if rows < asked {
 			return nil, true, nil
 		}
-		from, most = last, min(most, maxFeedRows/4)
+		from, most = s.gaps.skip(last), min(most, maxFeedRows/4)
 	}
 }
 
-// eachWindow is each for a page of the feed. It passes to use the first window that was still open
-// at the read timestamp: further events may be committed in it.
-func (s *engine) eachWindow(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row, open int64) (more bool, err error)) error {
-	var tx *spanner.ReadOnlyTransaction
-	return s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, single *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-		tx = single
-		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
-	}, begin, func(row *spanner.Row) (bool, error) {
-		at, err := tx.Timestamp()
-		if err != nil {
-			return false, err
-		}
-		return use(row, s.windows.of(at))
-	})
+// feedRows reads the first rows of the feed from the beginning of a window.
+func (s *engine) feedRows(window, limit int64) reader {
+	return s.sql("feed", spanner.Statement{SQL: sqlFeedPage, Params: map[string]any{"committed": s.windows.begin(window), "limit": limit}})
 }
 
 // lookBack lists the time ranges, in seconds, in which the end of the feed is looked for, one after
 // the other: a minute, an hour, a day, 30 days, and 50 years, the store's whole life.
 var lookBack = []int64{60, 3600, 24 * 3600, 30 * 24 * 3600, 50 * 365 * 24 * 3600}
 
+// feedEnd returns the last rows of the feed before a window, the last one first: of those that were
+// committed in the last seconds, up to limit.
+func (s *engine) feedEnd(ctx context.Context, before, seconds, limit int64) ([]event, error) {
+	params := map[string]any{"before": s.windows.begin(before), "seconds": seconds, "limit": limit}
+	return selectAll[event](ctx, s, s.sql("feed-end", spanner.Statement{SQL: sqlFeedNewest, Params: params}))
+}
+
+// endOfFeed is a window behind all windows of the feed.
+func (s *engine) endOfFeed() int64 { return s.windows.of(runstore.EndOfTime) }
+
+// newestWindows returns the windows of the first and the last of the newest events, up to limit of
+// them, or -1 if there are none. It reads the rows of the feed backwards. A page may end within a
+// window, so the next page begins with that window again. Pages without events become gaps, so that
+// later calls do not read the rows of a large purge again.
+func (s *engine) newestWindows(ctx context.Context, limit int64) (from, to int64, err error) {
+	from, to = -1, -1
+	found, before := int64(0), s.endOfFeed() // found counts the events in the windows from before on
+	for _, seconds := range lookBack {
+		for most := limit; ; {
+			before = s.gaps.skipBack(before)
+			rows, err := s.feedEnd(ctx, before, seconds, most)
+			if err != nil {
+				return -1, -1, err
+			}
+			if len(rows) == 0 {
+				break
+			}
+			first, last := s.windows.of(rows[0].Committed.Time), s.windows.of(rows[len(rows)-1].Committed.Time)
+			inPage, complete := int64(0), int64(0) // the page has all rows of the windows behind its last one
+			for _, e := range rows {
+				if !e.Seq.Valid || e.Purged.Bool {
+					continue
+				}
+				from = s.windows.of(e.Committed.Time)
+				to = max(to, from)
+				if inPage++; found+inPage == limit {
+					return from, to, nil
+				}
+				if from > last {
+					complete++
+				}
+			}
+			if inPage == 0 {
+				end := before
+				if end == s.endOfFeed() {
+					end = first // further events may be committed in that window and behind it
+				}
+				s.gaps.add(position(last+1, 0), position(end, 0))
+			}
+			found, before = found+complete, last+1
+			if int64(len(rows)) < most {
+				break
+			}
+			if most *= 4; first > last { // a larger page is only needed within one window
+				most = min(most, maxFeedRows)
+			}
+		}
+	}
+	return from, to, nil
+}
+
 // newest reads the end of the feed. It finds the windows of the first and the last of the newest
 // events, then reads pages from the first window until behind the last. Events that are committed
 // meanwhile in later windows end the read, so it ends even under fast writers.
 func (s *engine) newest(ctx context.Context, limit int) (events []runstore.FeedEvent, err error) {
-	from, to := int64(-1), int64(-1)
-	enough := false
-	for _, seconds := range lookBack {
-		for most := int64(limit); ; most *= 4 {
-			var rows int64
-			found := 0
-			stmt := spanner.Statement{SQL: sqlFeedEnd, Params: map[string]any{"limit": most, "seconds": seconds}}
-			err := s.each(ctx, "feed-end", stmt, func() { rows, found, from = 0, 0, -1 }, func(row *spanner.Row) (bool, error) {
-				var e event
-				err := row.ToStructLenient(&e)
-				rows++
-				if e.Seq.Valid && !e.Purged.Bool {
-					found++
-					from = s.windows.of(e.Committed.Time)
-					to = max(to, from)
-				}
-				return found < limit, err
-			})
-			if err != nil {
-				return nil, err
-			}
-			if enough = found >= limit; enough || rows < most {
-				break
-			}
-		}
-		if enough {
-			break
-		}
-	}
-	if from < 0 {
-		return nil, nil
+	from, to, err := s.newestWindows(ctx, int64(limit))
+	if err != nil || from < 0 {
+		return nil, err
 	}
 	size := 0
 	for after := position(from, 0); ; after = events[len(events)-1].Position {
@@ -162,23 +191,16 @@ func (s *engine) newest(ctx context.Context, limit int) (events []runstore.FeedE
 func (s *engine) storeBehind(ctx context.Context, after runstore.Position) error {
 	known := runstore.Position(0)
 	for _, seconds := range lookBack {
-		var last spanner.NullTime
-		stmt := spanner.Statement{SQL: sqlFeedEnd, Params: map[string]any{"limit": int64(1), "seconds": seconds}}
-		err := s.each(ctx, "feed-end", stmt, func() {}, func(row *spanner.Row) (bool, error) {
-			var e event
-			err := row.ToStructLenient(&e)
-			last = e.Committed
-			return true, err
-		})
+		end, err := s.feedEnd(ctx, s.endOfFeed(), seconds, 1)
 		if err != nil {
 			return err
 		}
-		if !last.Valid {
+		if len(end) == 0 {
 			continue
 		}
 		var count ranks
-		stmt = spanner.Statement{SQL: sqlFeedPage, Params: map[string]any{"committed": s.windows.begin(s.windows.of(last.Time)), "limit": s.windows.maxRank}}
-		err = s.each(ctx, "feed", stmt, func() { count = ranks{windows: s.windows} }, func(row *spanner.Row) (bool, error) {
+		read := s.feedRows(s.windows.of(end[0].Committed.Time), s.windows.maxRank)
+		err = s.rows(ctx, spanner.StrongRead(), read, func() { count = ranks{windows: s.windows} }, func(row *spanner.Row) (bool, error) {
 			var e event
 			err := row.ToStructLenient(&e)
 			known = count.next(e.Committed)

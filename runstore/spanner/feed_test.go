@@ -148,7 +148,7 @@ func TestFeedCannotGrow(t *testing.T) {
 	hold(t, open(t, p), "run")
 	grow := func(o *spanner.Options) { o.FeedShards = 16 }
 	isGrowth := func(c spanneremulator.Call) bool {
-		r, ok := c.Request.(*spannerpb.ReadRequest)
+		r, ok := c.Request.(*spannerpb.ExecuteSqlRequest)
 		return ok && c.Database == p.String() && r.GetRequestOptions().GetTransactionTag() == "tapestore-grow-feed"
 	}
 	refused := p.server.Refuse(0, codes.PermissionDenied, isGrowth)
@@ -176,7 +176,7 @@ func TestFeedGrowsTwiceAtOnce(t *testing.T) {
 	var once sync.Once
 	overtaken := false
 	s := open(t, p, patient, func(o *spanner.Options) { o.FeedShards = 16 }, beforeSending(func(request any) {
-		r, ok := request.(*spannerpb.ReadRequest)
+		r, ok := request.(*spannerpb.ExecuteSqlRequest)
 		if !ok || r.GetRequestOptions().GetTransactionTag() != "tapestore-grow-feed" {
 			return
 		}

@@ -1,8 +1,8 @@
 package spanner
 
 import (
+	"cmp"
 	"context"
-	"errors"
 
 	"cloud.google.com/go/spanner"
 
@@ -49,22 +49,17 @@ func (s *engine) checkFence(ctx context.Context, tx *spanner.ReadWriteTransactio
 	if f.IsZero() {
 		return adapter.Invalid("fence", "is missing")
 	}
-	all, err := s.guard(ctx, tx, []guardQuery{{key: keyOf(f.Run())}})
+	all, err := s.guard(ctx, tx, []*request{{run: f.Run()}}, false)
 	if err != nil {
 		return err
 	}
 	g := all[0]
-	for {
+	refusal, err := s.judge(ctx, tx, g, func() error {
 		head, err := g.judged()
 		if err != nil {
 			return err
 		}
-		err = head.Fence(f, g.now())
-		if behind := (*runstore.StoreBehindError)(nil); !errors.As(err, &behind) || g.Epoch.Valid {
-			return err
-		}
-		if err := s.readEpoch(ctx, tx, g); err != nil {
-			return err
-		}
-	}
+		return head.Fence(f, g.now())
+	})
+	return cmp.Or(err, refusal)
 }

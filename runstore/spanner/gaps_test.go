@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	client "cloud.google.com/go/spanner"
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -38,6 +41,30 @@ func TestGaps(t *testing.T) {
 	} {
 		if got := spanner.SkipGaps(tc.after, tc.gaps...); got != tc.want {
 			t.Errorf("behind %d with the gaps %v: got %d, want %d", tc.after, tc.gaps, got, tc.want)
+		}
+	}
+}
+
+// TestGapsBackwards checks where a reader goes on that reads backwards.
+func TestGapsBackwards(t *testing.T) {
+	t.Parallel()
+	at := spanner.PositionAt
+	type gap = [2]runstore.Position
+	for _, tc := range []struct {
+		before, want int64
+		gaps         []gap
+	}{
+		{5, 5, nil},
+		{5, 3, []gap{{at(3, 0), at(5, 0)}}},
+		{4, 3, []gap{{at(3, 0), at(5, 0)}}},
+		{3, 3, []gap{{at(3, 0), at(5, 0)}}},
+		{6, 6, []gap{{at(3, 0), at(5, 0)}}},
+		{5, 4, []gap{{at(3, 2), at(5, 7)}}},
+		{5, 1, []gap{{at(3, 0), at(5, 0)}, {at(1, 0), at(3, 0)}}},
+		{9, 2, []gap{{at(6, 0), at(9, 0)}, {at(2, 0), at(4, 0)}, {at(3, 5), at(7, 1)}}},
+	} {
+		if got := spanner.SkipGapsBack(tc.before, tc.gaps...); got != tc.want {
+			t.Errorf("before window %d with the gaps %v: got %d, want %d", tc.before, tc.gaps, got, tc.want)
 		}
 	}
 }
@@ -104,5 +131,103 @@ func TestReaderGetsPastAPurge(t *testing.T) {
 	}
 	if again, err := open(t, p).ReadFeed(t.Context(), runstore.FeedQuery{Limit: 1}); err != nil || fmt.Sprint(again) != fmt.Sprint(found) {
 		t.Errorf("another handle: got %v, error %v, want the same", again, err)
+	}
+}
+
+// TestNewestEventsBehindAPurge checks that the newest events before many rows without events are found,
+// though the context of each call ends after seven requests, and that later calls do not read those rows
+// again.
+func TestNewestEventsBehindAPurge(t *testing.T) {
+	t.Parallel()
+	const purged, apart, atOnce = 6000, 400 * time.Microsecond, 7
+	p := newDatabase(t, fair)
+	writer := open(t, p, patient)
+	hold(t, writer, "run")
+	last := commit(t, writer, signal("run", "event")).Time.Add(5 * time.Millisecond) // not before the commit timestamp
+	past(t, writer, last.Add(purged*apart))
+	var rows []*client.Mutation
+	for i := range purged { // ten in a window
+		at := last.Add(time.Duration(i) * apart)
+		rows = append(rows, client.InsertMap("Feed", row{"Shard": 0, "Committed": at, "Slot": 0}))
+	}
+	if _, err := raw(t, p).Apply(t.Context(), rows); err != nil {
+		t.Fatal(err)
+	}
+
+	var cut context.CancelFunc
+	requests := 0
+	s := open(t, p, patient, beforeSending(func(request any) {
+		if r, ok := request.(*spannerpb.ExecuteSqlRequest); ok && strings.HasPrefix(r.GetRequestOptions().GetRequestTag(), "tapestore-feed") {
+			if requests++; requests > atOnce {
+				cut()
+			}
+		}
+	}))
+	s.SetWindows(12, 1000)
+	read := func() ([]runstore.FeedEvent, error) {
+		var ctx context.Context
+		ctx, cut = context.WithCancel(t.Context())
+		defer cut()
+		requests = 0
+		return s.ReadFeed(ctx, runstore.FeedQuery{Newest: true, Limit: 1})
+	}
+	found, err := read()
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("the first call: got %v, error %v, want its context's end", found, err)
+	}
+	for calls := 2; errors.Is(err, context.Canceled); calls++ {
+		if calls > atOnce {
+			t.Fatalf("not found by %d calls", calls)
+		}
+		found, err = read()
+	}
+	if err != nil || len(found) != 1 || string(found[0].Data) != "event" {
+		t.Errorf("got %v, error %v, want the event", found, err)
+	}
+	commit(t, writer, signal("run", "later"))
+	cut = func() {}
+	both, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: 2})
+	if err != nil || len(both) != 2 || string(both[0].Data)+" "+string(both[1].Data) != "event later" {
+		t.Errorf("got %v, error %v, want both events", both, err)
+	}
+}
+
+// TestNewestEventsAmongPurgedRows checks that each number of the newest events is the end of the feed,
+// where windows have both events and rows without events.
+func TestNewestEventsAmongPurgedRows(t *testing.T) {
+	t.Parallel()
+	const events = 20
+	p := newDatabase(t, fair)
+	s, c := open(t, p, patient), raw(t, p)
+	hold(t, s, "run")
+	var last time.Time
+	for range events {
+		last = commit(t, s, signal("run", "event")).Time
+	}
+	past(t, s, last.Add(10*time.Millisecond))
+	var rows []*client.Mutation
+	err := c.Single().Query(t.Context(), client.Statement{SQL: "SELECT Committed FROM Feed"}).Do(func(found *client.Row) error {
+		var at time.Time
+		err := found.Columns(&at)
+		for _, beside := range []time.Duration{-3, -2, -1, 1, 2, 3} {
+			rows = append(rows, client.InsertOrUpdateMap("Feed", row{"Shard": 0, "Committed": at.Add(beside * 100 * time.Microsecond), "Slot": 0}))
+		}
+		return err
+	})
+	if err == nil {
+		_, err = c.Apply(t.Context(), rows)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: runstore.MaxPage})
+	if err != nil || len(all) != events {
+		t.Fatalf("got %d events, error %v, want %d", len(all), err, events)
+	}
+	for limit := 1; limit <= events; limit++ {
+		found, err := open(t, p, patient).ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: limit})
+		if want := all[events-limit:]; err != nil || fmt.Sprint(found) != fmt.Sprint(want) {
+			t.Errorf("%d newest events: got %v, error %v, want %v", limit, found, err, want)
+		}
 	}
 }

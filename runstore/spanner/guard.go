@@ -44,31 +44,19 @@ type result struct {
 
 // resultID identifies a result among those that a run keeps.
 type resultID struct {
-	callers bool               // chosen by the caller, not by the adapter
-	kind    spanner.NullString // of write: the column Kind
+	callers bool   // chosen by the caller, not by the adapter
+	kind    string // of write: the column Kind
 	id      []byte
 }
 
-// callersID returns the id of a result that package rules names (rules.BatchResult and the like),
-// or the zero id for an empty name.
+// callersID returns the id of a result that package rules names (rules.BatchResult and the like).
 func callersID(name string) resultID {
-	if name == "" {
-		return resultID{}
-	}
-	return resultID{callers: true, kind: spanner.NullString{StringVal: name[:1], Valid: name[:1] != batchKind}, id: stored(name[1:])}
+	return resultID{callers: true, kind: name[:1], id: stored(name[1:])}
 }
 
-// batchKind is the kind of rules.BatchResult. It is stored as NULL, as in rows that version 2 of
-// the schema wrote, all of which are of batches.
+// batchKind is the kind of rules.BatchResult, and of a result under an id of the adapter. Earlier
+// programs stored NULL instead.
 const batchKind = "b"
-
-// kindOf returns the kind, with batchKind for NULL.
-func (i resultID) kindOf() string {
-	if !i.kind.Valid {
-		return batchKind
-	}
-	return i.kind.StringVal
-}
 
 // guardShape selects what a guard statement reads besides the heads of its runs: the parts of
 // sql/write_guard.sql.
@@ -81,24 +69,28 @@ type guardShape struct {
 // of a run both read its row, and neither can write it until Spanner aborts the other.
 const lockExclusive = "@{LOCK_SCANNED_RANGES=exclusive}\n"
 
-// text returns the statement's SQL, from a cache. The statement of a grant takes shared locks: an
-// exclusive lock on the epoch's row would serialize all grants of a shard.
+// guardTexts has the SQL of each guardShape that was used.
+var guardTexts sync.Map
+
+// text returns the statement's SQL. The statement of a grant takes shared locks: an exclusive lock on
+// the epoch's row would serialize all grants of a shard.
 func (g guardShape) text() string {
 	if text, ok := guardTexts.Load(g); ok {
 		return text.(string)
 	}
-	var kind int
-	for bit, part := range []bool{g.records, g.result, g.epoch} {
-		if part {
-			kind |= 1 << bit
+	var parts []string
+	for part, wanted := range map[string]bool{"records": g.records, "result": g.result, "epoch": g.epoch} {
+		if wanted {
+			parts = append(parts, part)
 		}
 	}
-	parts := make([]string, g.runs)
-	for i := range parts {
+	one := sqlFiles.Statement("write_guard", parts...)
+	runs := make([]string, g.runs)
+	for i := range runs {
 		n := strconv.Itoa(i)
-		parts[i] = strings.NewReplacer("_0", "_"+n, "0 AS Number", n+" AS Number").Replace(sqlWriteGuard[kind])
+		runs[i] = strings.NewReplacer("_0", "_"+n, "0 AS Number", n+" AS Number").Replace(one)
 	}
-	text := strings.Join(parts, "\nUNION ALL\n")
+	text := strings.Join(runs, "\nUNION ALL\n")
 	if g.runs > 1 {
 		text += "\nORDER BY Number"
 	}
@@ -109,82 +101,47 @@ func (g guardShape) text() string {
 	return text
 }
 
-// sqlWriteGuard has the statement of one run for each set of parts: bit 0 records, bit 1 result,
-// bit 2 epoch.
-var sqlWriteGuard = func() (all [8]string) {
-	for kind := range all {
-		var parts []string
-		for bit, part := range []string{"records", "result", "epoch"} {
-			if kind&(1<<bit) != 0 {
-				parts = append(parts, part)
-			}
+// guard reads the state of the requests' runs in the transaction, with one statement. The result has
+// the order of the requests. After an ambiguous commit guard looks up the results of all writes, also
+// of those without a caller's id.
+func (s *engine) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, ambiguous bool) (all []*guarded, err error) {
+	params, shape := map[string]any{}, guardShape{runs: len(requests)}
+	for i, r := range requests {
+		k, id := keyOf(r.run), resultID{}
+		if r.name != "" || ambiguous {
+			id = r.id()
 		}
-		all[kind] = sqlFiles.Statement("write_guard", parts...)
-	}
-	return all
-}()
-
-var guardTexts sync.Map // SQL by guardShape
-
-// guardQuery is what a guard statement reads of one run besides its head.
-type guardQuery struct {
-	key   runKey
-	keys  []runstore.RecordKey
-	id    resultID // of the result to look up; zero for none
-	epoch bool     // read the epoch and the run's former grants: for a grant
-}
-
-// guard reads the state of the runs in the transaction, with one statement. The result has the
-// order of runs.
-func (s *engine) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, runs []guardQuery) ([]*guarded, error) {
-	params, shape := map[string]any{}, guardShape{runs: len(runs)}
-	for i, a := range runs {
-		shape.records = shape.records || len(a.keys) > 0
-		shape.result = shape.result || len(a.id.id) > 0
-		shape.epoch = shape.epoch || a.epoch
+		shape.records = shape.records || len(r.keys) > 0
+		shape.result = shape.result || len(id.id) > 0
+		shape.epoch = shape.epoch || r.epoch
 		n := strconv.Itoa(i)
-		keys := make([][]byte, len(a.keys))
-		for j, k := range a.keys {
-			keys[j] = stored(k)
+		keys := make([][]byte, len(r.keys))
+		for j, key := range r.keys {
+			keys[j] = stored(key)
 		}
-		params["hash_"+n], params["run_"+n], params["keys_"+n] = a.key.hash, a.key.run, keys
-		params["callers_"+n], params["id_"+n] = spanner.NullBool{Bool: a.id.callers, Valid: len(a.id.id) > 0}, a.id.id
-		params["kind_"+n] = a.id.kindOf()
-		params["shard_"+n] = a.key.shard
+		params["hash_"+n], params["run_"+n], params["shard_"+n], params["keys_"+n] = k.hash, k.run, k.shard, keys
+		params["callers_"+n], params["id_"+n], params["kind_"+n] = id.callers, id.id, id.kind
 	}
 	began := s.here.Read()
-	var all []*guarded
-	err := tx.QueryWithOptions(ctx, spanner.Statement{SQL: shape.text(), Params: params}, s.query("guard")).Do(func(row *spanner.Row) error {
-		g := &guarded{key: runs[len(all)].key, ring: s.ring, feedShards: s.feedShards, sentAt: began, records: map[runstore.RecordKey]*record{}}
-		if err := row.ToStructLenient(g); err != nil {
-			return err
-		}
+	err = spanner.SelectAll(tx.QueryWithOptions(ctx, spanner.Statement{SQL: shape.text(), Params: params}, s.query("guard")), &all, spanner.WithLenient())
+	for i, g := range all {
+		g.key, g.ring, g.feedShards, g.sentAt, g.records = keyOf(requests[i].run), s.ring, s.feedShards, began, map[runstore.RecordKey]*record{}
 		for _, r := range g.Records {
 			g.records[runstore.RecordKey(r.Key)] = r
 		}
-		all = append(all, g)
-		return nil
-	})
+	}
 	return all, err
 }
 
-// head returns the run's head, or ErrNotFound if there is no run or it was purged.
-func (g *guarded) head() (*head, error) {
-	if len(g.Head) == 0 || !g.Head[0].Created.Valid {
-		return nil, runstore.ErrNotFound
-	}
-	return g.Head[0], nil
-}
-
-// judged returns the head in the form that package rules judges, with the epoch if it was read.
+// judged returns the run's head in the form that package rules judges, with the epoch if it was
+// read. It returns ErrNotFound if there is no run or it was purged.
 func (g *guarded) judged() (rules.Head, error) {
-	h, err := g.head()
-	if err != nil {
-		return rules.Head{}, err
+	if len(g.Head) == 0 || !g.Head[0].Created.Valid {
+		return rules.Head{}, runstore.ErrNotFound
 	}
-	r := h.rules()
-	r.Epoch = runstore.Epoch(g.Epoch.Int64)
-	return r, nil
+	h := g.Head[0].rules()
+	h.Epoch = runstore.Epoch(g.Epoch.Int64)
+	return h, nil
 }
 
 // now returns the store clock of the write. It is never earlier than the run's last write,

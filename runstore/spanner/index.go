@@ -1,8 +1,10 @@
 package spanner
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -37,24 +39,13 @@ var scans = map[scanKind]string{
 
 // entry is a row of a scan.
 type entry struct {
-	O1           time.Time
-	O2           time.Time
-	O3           int64
-	Run          []byte
-	Key          []byte
-	Version      spanner.NullInt64
-	CreatedSeq   spanner.NullInt64
-	CreatedTime  spanner.NullTime
-	CreatedToken spanner.NullInt64
-	UpdatedSeq   spanner.NullInt64
-	UpdatedTime  spanner.NullTime
-	UpdatedToken spanner.NullInt64
-	Value        []byte
-	Head         []*head
-	Summary      []*record
-	SummaryValue []byte
-	Purged       spanner.NullBool // in an index of records: the run is being purged
-	Held         spanner.NullBool // in the index of runnable runs: the lease is live at the scan's upper bound
+	O1, O2 time.Time
+	O3     int64
+	Run    []byte
+	Purged spanner.NullBool // in an index of records: the run is being purged
+	Held   spanner.NullBool // in the index of runnable runs: the lease is live at the scan's upper bound
+	record record           // in an index of records
+	head   runRow           // in an index of runs, and if the query asks for heads
 }
 
 // ScanIndex implements adapter.Core.
@@ -87,9 +78,9 @@ func (s *engine) scan(ctx context.Context, bound spanner.TimestampBound, q runst
 		var p adapter.Page
 		var stale []seenGrant
 		begin := func() { entries, rows, p, stale = nil, 0, adapter.NewPage(q.Limit), nil }
-		err := s.eachAt(ctx, bound, "scan", scanOf(q, at, limit), begin, func(row *spanner.Row) (bool, error) {
+		err := s.rows(ctx, bound, s.sql("scan", scanOf(q, at, limit)), begin, func(row *spanner.Row) (bool, error) {
 			last = entry{}
-			if err := row.ToStructLenient(&last); err != nil {
+			if err := errors.Join(row.ToStructLenient(&last), row.ToStructLenient(&last.record), row.ToStructLenient(&last.head)); err != nil {
 				return false, err
 			}
 			rows++
@@ -97,12 +88,12 @@ func (s *engine) scan(ctx context.Context, bound spanner.TimestampBound, q runst
 				return true, nil
 			}
 			if last.Held.Bool { // renewed since the entry was written
-				stale = append(stale, seenGrant{last.O3, last.Run, last.Head[0].Token, last.Head[0].GrantID})
+				stale = append(stale, seenGrant{last.O3, last.Run, last.head.Head[0].Token, last.head.Head[0].GrantID})
 				return true, nil
 			}
-			one, err := last.public()
+			one := last.public()
 			entries = append(entries, one)
-			return !p.Add(len(one.Record.Value) + len(one.Head.Summary.Value)), err
+			return !p.Add(len(one.Record.Value) + len(one.Head.Summary.Value)), nil
 		})
 		if err == nil {
 			s.enqueueMove(stale)
@@ -136,22 +127,15 @@ func scanOf(q runstore.IndexQuery, at cursor, limit int) spanner.Statement {
 }
 
 // public returns the entry as callers see it.
-func (e *entry) public() (one runstore.IndexEntry, err error) {
+func (e *entry) public() (one runstore.IndexEntry) {
 	one = runstore.IndexEntry{Run: runstore.RunID(e.Run), At: e.O1.UTC(), Cursor: adapter.EncodeCursor(e.cursor())}
-	if len(e.Head) > 0 {
-		f := runRow{e.Head, e.Summary, e.SummaryValue}
-		if one.Head, err = f.run(); err != nil {
-			return one, err
-		}
+	if len(e.head.Head) > 0 {
+		one.Head = e.head.run()
 	}
-	if e.Version.Valid {
-		r := record{
-			Key: e.Key, Version: e.Version, CreatedSeq: e.CreatedSeq, CreatedTime: e.CreatedTime, CreatedToken: e.CreatedToken,
-			UpdatedSeq: e.UpdatedSeq, UpdatedTime: e.UpdatedTime, UpdatedToken: e.UpdatedToken, Value: e.Value,
-		}
-		one.Record = r.public()
+	if e.record.Version.Valid {
+		one.Record = e.record.public()
 	}
-	return one, nil
+	return one
 }
 
 // cursor is the sort key of an entry in its index.
@@ -161,7 +145,7 @@ type cursor struct {
 }
 
 func (e *entry) cursor() cursor {
-	return cursor{e.O1.UnixMicro(), e.O2.UnixMicro(), e.O3, e.Run, stored(e.Key)}
+	return cursor{e.O1.UnixMicro(), e.O2.UnixMicro(), e.O3, e.Run, stored(e.record.Key)}
 }
 
 // from returns the cursor that a scan starts behind: c, or for a forward scan with a later lower
@@ -180,10 +164,7 @@ func decodeCursor(q runstore.IndexQuery) (at cursor, err error) {
 	if q.Newest {
 		at.O1 = runstore.EndOfTime.UnixMicro()
 		at.O2, at.O3 = at.O1, 1<<63-1
-		at.Run = append(at.Run, make([]byte, runstore.MaxRunID+1)...)
-		for i := range at.Run {
-			at.Run[i] = 0xff
-		}
+		at.Run = bytes.Repeat([]byte{0xff}, runstore.MaxRunID+1)
 	}
 	if q.After == "" {
 		return at, nil

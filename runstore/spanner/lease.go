@@ -49,7 +49,7 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			return created, err
 		case stillPurging: // rows of the purged run are still being deleted
 			if err := s.deletePurged(ctx, spec.ID, false); err != nil {
-				s.startPurger(minPurgerPause)
+				s.purger.start()
 				return created, err
 			}
 			continue
@@ -82,10 +82,7 @@ func (e *edit) create(spec runstore.RunSpec, created *runstore.Created) {
 		created.Lease, created.Former = granted.Lease(spec.Lease.TTL), granted.Holder.Former
 	}
 	k, own := e.g.key, spanner.NullInt64{Valid: true}
-	e.insert("Events", []column{
-		{"RunHash", k.hash}, {"Run", k.run}, {"Seq", 0}, {"Committed", spanner.CommitTimestamp}, {"Slot", 0}, {"Time", e.now},
-		{"Token", 0}, {"Kind", []byte{}}, {"Owner", []byte{}}, {"Data", []byte{}},
-	})
+	e.insertEvent(runstore.Event{Time: e.now, Data: []byte{}}, 0)
 	e.insert("Records", []column{
 		{"RunHash", k.hash}, {"Run", k.run}, {"Key", []byte{}}, {"Version", own}, {"CreatedSeq", own}, {"CreatedTime", e.now},
 		{"UpdatedSeq", own}, {"UpdatedTime", e.now}, {"Value", []byte{}},

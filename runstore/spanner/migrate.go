@@ -13,7 +13,6 @@ import (
 	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
 	instance "cloud.google.com/go/spanner/admin/instance/apiv1"
 	"cloud.google.com/go/spanner/admin/instance/apiv1/instancepb"
-	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -61,7 +60,7 @@ func statements(text string) (all []string) {
 // ensure creates the database if it is missing, waits until it is ready, and reads its creation
 // time. If the account may not read the database's description, ensure assumes that it exists. Only
 // ctx bounds a creation.
-func (s *engine) ensure(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
+func (s *engine) ensure(ctx context.Context, admin *database.DatabaseAdminClient) error {
 	for {
 		found, err := s.describe(ctx, admin)
 		switch {
@@ -81,7 +80,7 @@ func (s *engine) ensure(ctx context.Context, admin *database.DatabaseAdminClient
 			return outcome.Unavailable(fmt.Errorf("spanner: there is no database %s; create it: gcloud spanner databases create %s --instance=%s --project=%s",
 				s.opts.database(), s.opts.Database, s.opts.Instance, s.opts.Project))
 		default:
-			if err := s.retryUnbounded(ctx, func(ctx context.Context) error { return s.create(ctx, admin, options) }); err != nil {
+			if err := s.retryUnbounded(ctx, func(ctx context.Context) error { return s.create(ctx, admin) }); err != nil {
 				return err
 			}
 		}
@@ -92,11 +91,11 @@ func (s *engine) ensure(ctx context.Context, admin *database.DatabaseAdminClient
 var errMissing = outcome.WithKind(runstore.ErrNotFound, errors.New("spanner: there is no such database"))
 
 // create creates the database, and on an emulator its instance too.
-func (s *engine) create(ctx context.Context, admin *database.DatabaseAdminClient, options []option.ClientOption) error {
+func (s *engine) create(ctx context.Context, admin *database.DatabaseAdminClient) error {
 	request := &databasepb.CreateDatabaseRequest{Parent: s.opts.instance(), CreateStatement: "CREATE DATABASE `" + s.opts.Database + "`"}
 	made, err := admin.CreateDatabase(ctx, request)
 	if err != nil && s.local != "" && status.Code(err) == codes.NotFound {
-		if err := s.createInstance(ctx, options); err != nil {
+		if err := s.createInstance(ctx); err != nil {
 			return err
 		}
 		made, err = admin.CreateDatabase(ctx, request)
@@ -114,8 +113,8 @@ func (s *engine) create(ctx context.Context, admin *database.DatabaseAdminClient
 }
 
 // createInstance creates the instance on an emulator.
-func (s *engine) createInstance(ctx context.Context, options []option.ClientOption) error {
-	instances, err := instance.NewInstanceAdminClient(ctx, options...)
+func (s *engine) createInstance(ctx context.Context) error {
+	instances, err := instance.NewInstanceAdminClient(ctx, s.clientOptions()...)
 	if err != nil {
 		return err
 	}
@@ -188,10 +187,7 @@ func (s *engine) migrate(ctx context.Context, admin *database.DatabaseAdminClien
 // pending returns the statements without ADD ROW DELETION POLICY if that was executed before: it is
 // the only statement that cannot be repeated.
 func (s *engine) pending(ctx context.Context, all []string) ([]string, error) {
-	policies := int64(0)
-	err := s.each(ctx, "policies", spanner.Statement{SQL: sqlSchemaPolicies}, func() {}, func(row *spanner.Row) (bool, error) {
-		return true, row.Columns(&policies)
-	})
+	policies, _, err := selectOne[int64](ctx, s, s.sql("policies", spanner.Statement{SQL: sqlSchemaPolicies}))
 	return slices.DeleteFunc(slices.Clone(all), func(one string) bool { return policies > 0 && strings.Contains(one, " ADD ROW DELETION POLICY ") }), err
 }
 
@@ -200,22 +196,14 @@ func (s *engine) pending(ctx context.Context, all []string) ([]string, error) {
 // raise the epoch in between: programs of versions 2 and 3 write a table that is gone, and a
 // program of this version first finishes opening the store.
 func (s *engine) migrated(ctx context.Context, version int) error {
-	return s.retry(ctx, func(ctx context.Context) error {
-		_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-			var list []*spanner.Mutation
-			for v := version; v < len(migrations); v++ {
-				list = append(list, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{v + 1, spanner.CommitTimestamp}))
-			}
-			now, err := s.readStoreRow(ctx, tx)
-			if err != nil {
-				return err
-			}
-			if now != nil {
-				list = append(list, epochShards(now.Epoch)...)
-			}
-			return tx.BufferWrite(list)
-		}, s.transaction("migrate"))
-		return err
+	return s.writeStoreRow(ctx, "migrate", func(now storeRow) (list []*spanner.Mutation, err error) {
+		for v := version; v < len(migrations); v++ {
+			list = append(list, spanner.InsertOrUpdate("TapestoreSchema", []string{"Version", "Migrated"}, []any{v + 1, spanner.CommitTimestamp}))
+		}
+		if now.initialized() {
+			list = append(list, epochShards(now.Epoch)...)
+		}
+		return list, nil
 	})
 }
 
@@ -256,12 +244,7 @@ func (s *engine) readVersion(ctx context.Context) (int, error) {
 		return int(version), err
 	}
 	var tables []string
-	err = s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: sqlSchemaTables}, s.query("tables")).Do(func(row *spanner.Row) error {
-		var name string
-		err := row.Columns(&name)
-		tables = append(tables, name)
-		return err
-	})
+	err = spanner.SelectAll(s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: sqlSchemaTables}, s.query("tables")), &tables)
 	if err != nil || len(tables) == 0 || slices.Contains(tables, "TapestoreSchema") {
 		return 0, err
 	}

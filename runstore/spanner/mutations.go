@@ -2,6 +2,7 @@ package spanner
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"cloud.google.com/go/spanner"
@@ -50,9 +51,7 @@ func (m *mutations) add(one *spanner.Mutation, columns []column) {
 // prepend adds a mutation before all others.
 func (m *mutations) prepend(one *spanner.Mutation, columns []column) {
 	m.add(one, columns)
-	last := len(m.list) - 1
-	copy(m.list[1:], m.list[:last])
-	m.list[0] = one
+	m.list = slices.Insert(m.list[:len(m.list)-1], 0, one)
 }
 
 func (m *mutations) join(other mutations) {

@@ -42,8 +42,9 @@ type Options struct {
 	Clock func() time.Time
 	// DialOptions are further options of the connections.
 	DialOptions []grpc.DialOption
-	// Logger records events that no returned error reports: an epoch that was raised, a purge that
-	// another handle left unfinished. Nil means slog.Default.
+	// Logger records events that no returned error reports: an epoch that was raised, rows of purged
+	// runs that could not be deleted, a creation time of the database that the account may not read.
+	// Nil means slog.Default.
 	Logger *slog.Logger
 }
 

@@ -22,10 +22,7 @@ type try struct {
 
 // add adds the edit of the request with the number i.
 func (t *try) add(i int, e *edit) {
-	t.results[i] = &result{
-		FirstSeq: int64(e.done.FirstSeq), LastSeq: int64(e.done.LastSeq), Time: e.done.Time,
-		Token: e.head.Token, Versions: e.versions(), FormerEnd: e.former,
-	}
+	t.results[i] = e.result()
 	if t.first == nil && len(e.events) > 0 {
 		t.first, t.key, t.now = &e.events[0], e.g.key, e.now
 	}
@@ -45,18 +42,15 @@ func (s *engine) findInJournals(ctx context.Context, tx *spanner.ReadWriteTransa
 		sameRun, applied := false, false
 		if t.first != nil {
 			keys := spanner.KeySets(spanner.Key{t.key.hash, t.key.run, 0}, spanner.Key{t.key.hash, t.key.run, int64(t.first.Seq)})
-			err = tx.ReadWithOptions(ctx, "Events", keys, eventColumns, s.read("outcome", 0)).Do(func(row *spanner.Row) error {
-				var e event
-				if err := row.ToStructLenient(&e); err != nil {
-					return err
-				}
+			var rows []event
+			err = spanner.SelectAll(tx.ReadWithOptions(ctx, "Events", keys, eventColumns, s.read("outcome", 0)), &rows, spanner.WithLenient())
+			for _, e := range rows {
 				if e.Seq.Int64 == 0 {
 					sameRun = e.Committed.Time.Before(t.now)
 				} else {
 					applied = t.wrote(&e)
 				}
-				return nil
-			})
+			}
 		}
 		if err != nil || applied {
 			return t, true, err

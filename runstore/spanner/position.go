@@ -89,6 +89,11 @@ func (r *ranks) atLastRank() bool { return r.rank == r.maxRank }
 // firstSlot returns the first of n consecutive slots for a transaction's events, chosen at random.
 func firstSlot(n int) int64 { return rand.Int64N(int64(slots - n + 1)) }
 
+// feedKey returns the key columns of a row of Feed, for a feed of n shards.
+func feedKey(slot, n int64) []column {
+	return []column{{"Shard", feedShard(slot, n)}, {"Committed", spanner.CommitTimestamp}, {"Slot", slot}}
+}
+
 // feedShard returns the shard of a slot in a feed of n shards. Neighbouring slots mostly share one.
 //
 // When the number of shards grows, existing rows stay where they are. While handles write with

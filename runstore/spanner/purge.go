@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/spanner"
-	"google.golang.org/grpc/codes"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
@@ -45,50 +44,31 @@ func (e *edit) purge() {
 // lower.
 const purgeBatch = 1000
 
-// purgedBy returns the runs that batches purge.
-func purgedBy(batches ...runstore.Batch) (ids []runstore.RunID) {
-	for _, b := range batches {
-		if b.Purge {
-			ids = append(ids, b.Run())
-		}
-	}
-	return ids
-}
-
-// afterPurges deletes the rows of the runs that a call has purged, and starts the purger for what is
-// left of these and of other purges. failed is the error of the call, whose outcome may be unknown.
-// afterPurges returns no error, because the purges themselves are committed already.
-func (s *engine) afterPurges(ctx context.Context, failed error, ids []runstore.RunID) {
+// afterPurge deletes the rows of the runs that a call has purged. It returns no error, because the
+// purge itself is committed already: the purger deletes what is left.
+func (s *engine) afterPurge(ctx context.Context, ids []runstore.RunID) {
 	for _, id := range ids {
-		if failed == nil {
-			if err := s.deletePurged(ctx, id, false); err != nil {
-				s.opts.Logger.Warn("spanner: the rows of a purged run are still there, and are deleted in the background", "run", id, "error", err)
-			}
+		if err := s.deletePurged(ctx, id, false); err != nil {
+			s.opts.Logger.Warn("spanner: the rows of a purged run are still there, and are deleted in the background", "run", id, "error", err)
 		}
-		s.purger.endClaim(id)
-	}
-	if len(ids) > 0 && runstore.OutcomeOf(failed) != runstore.NotApplied {
-		s.startPurger(minPurgerPause)
 	}
 }
 
 // deletePurged deletes a purged run's rows, if any are left. If yields is set, it returns
 // errContended after a transaction that was aborted.
 func (s *engine) deletePurged(ctx context.Context, id runstore.RunID, yields bool) error {
-	c := purgeProgress{s: s, key: keyOf(id)}
-	for more := true; more; {
+	c := purgeProgress{s: s, key: keyOf(id), more: true}
+	for c.more {
 		var next purgeProgress
 		err := s.retry(ctx, func(ctx context.Context) error {
 			begun := false
-			_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) (err error) {
+			return s.writeOnce(ctx, "clear", func(ctx context.Context, tx *spanner.ReadWriteTransaction) ([]*spanner.Mutation, error) {
 				if yields && begun {
-					return errContended
+					return nil, errContended
 				}
 				begun, next = true, c
-				more, err = next.deleteSome(ctx, tx)
-				return err
-			}, s.transaction("clear"))
-			return err
+				return next.deleteSome(ctx, tx)
+			})
 		})
 		if err != nil {
 			return err
@@ -105,23 +85,20 @@ type purgeProgress struct {
 	key  runKey
 	mark []byte // identifies the purge: a run that was created anew and purged again has another mark
 	last []byte // key of the last record that was deleted
+	more bool   // whether rows may be left
 }
 
-// deleteSome deletes up to purgeBatch events and records in one transaction. more reports whether
-// rows are left.
-func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTransaction) (more bool, err error) {
-	var h head
+// deleteSome returns the mutations that delete up to purgeBatch events and records, in one
+// transaction. It sets c.more, and returns none if another handle has finished the purge.
+func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTransaction) ([]*spanner.Mutation, error) {
+	var heads []head
 	k, most := c.key, c.s.purgeBatch
-	row, err := tx.ReadRowWithOptions(ctx, "Runs", spanner.Key{k.hash, k.run}, []string{"Purging", "LastSeq", "CallerWrites"}, c.s.read("purging", 0))
-	if spanner.ErrCode(err) == codes.NotFound {
-		return false, nil
+	rows := tx.ReadWithOptions(ctx, "Runs", spanner.Key{k.hash, k.run}, []string{"Purging", "LastSeq", "CallerWrites"}, c.s.read("purging", 0))
+	err := spanner.SelectAll(rows, &heads, spanner.WithLenient())
+	if c.more = err == nil && len(heads) > 0 && len(heads[0].Purging) > 0; !c.more {
+		return nil, err
 	}
-	if err == nil {
-		err = row.ToStructLenient(&h)
-	}
-	if err != nil || len(h.Purging) == 0 { // another handle has finished the purge
-		return false, err
-	}
+	h := heads[0]
 	if !bytes.Equal(h.Purging, c.mark) {
 		c.mark, c.last = h.Purging, nil
 	}
@@ -133,7 +110,7 @@ func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTra
 	}
 	records, err := c.records(ctx, tx, most)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	for _, r := range records {
 		m.remove("Records", spanner.Key{k.hash, k.run, r.Key})
@@ -142,28 +119,24 @@ func (c *purgeProgress) deleteSome(ctx context.Context, tx *spanner.ReadWriteTra
 		}
 		c.last = r.Key
 	}
-	more = h.LastSeq > 0 || len(records) == most
-	if !more {
+	c.more = h.LastSeq > 0 || len(records) == most
+	if !c.more {
 		if err := c.endResults(ctx, tx, &m); err != nil {
-			return false, err
+			return nil, err
 		}
 		h.Purging = nil
 		// Count all callers' results as evicted ([request.resultEvicted]). A commit whose reply was
 		// lost before the purge is then not applied to the run that is created next.
 		h.CallerWrites += c.s.ring
 	}
-	m.list = append(m.list, spanner.Update("Runs", []string{"RunHash", "Run", "LastSeq", "Purging", "CallerWrites"}, []any{k.hash, k.run, h.LastSeq, h.Purging, h.CallerWrites}))
-	return more, tx.BufferWrite(m.list)
+	return append(m.list, spanner.Update("Runs", []string{"RunHash", "Run", "LastSeq", "Purging", "CallerWrites"}, []any{k.hash, k.run, h.LastSeq, h.Purging, h.CallerWrites})), nil
 }
 
 // records reads the next records to delete.
 func (c *purgeProgress) records(ctx context.Context, tx *spanner.ReadWriteTransaction, most int) (records []record, err error) {
 	rows := spanner.KeyRange{Start: spanner.Key{c.key.hash, c.key.run, stored(c.last)}, End: spanner.Key{c.key.hash, c.key.run}, Kind: spanner.OpenClosed}
 	columns := []string{"Key", "UpdatedTime", "PlaceNames", "PlaceTimes"}
-	err = tx.ReadWithOptions(ctx, "Records", rows, columns, c.s.read("clear", most)).Do(func(row *spanner.Row) error {
-		records = append(records, record{})
-		return row.ToStructLenient(&records[len(records)-1])
-	})
+	err = spanner.SelectAll(tx.ReadWithOptions(ctx, "Records", rows, columns, c.s.read("clear", most)), &records, spanner.WithLenient())
 	return records, err
 }
 
@@ -173,21 +146,16 @@ func (c *purgeProgress) records(ctx context.Context, tx *spanner.ReadWriteTransa
 // day.
 func (c *purgeProgress) endResults(ctx context.Context, tx *spanner.ReadWriteTransaction, m *mutations) error {
 	m.remove("Writes", spanner.Key{c.key.hash, c.key.run, true}.AsPrefix())
+	var others []struct {
+		Slot int64
+		Time time.Time
+	}
 	rows := tx.ReadWithOptions(ctx, "Writes", spanner.Key{c.key.hash, c.key.run, false}.AsPrefix(), []string{"Slot", "Time"}, c.s.read("clear", 0))
-	return rows.Do(func(row *spanner.Row) error {
-		var slot int64
-		var at time.Time
-		if err := row.Columns(&slot, &at); err != nil {
-			return err
-		}
-		m.add(spanner.Update("Writes", []string{"RunHash", "Run", "Callers", "Slot", "Ended"}, []any{c.key.hash, c.key.run, false, slot, at}), nil)
-		return nil
-	})
-}
-
-// feedKey returns the key columns of a row of Feed, for a feed of n shards.
-func feedKey(committed any, slot, n int64) []column {
-	return []column{{"Shard", feedShard(slot, n)}, {"Committed", committed}, {"Slot", slot}}
+	err := spanner.SelectAll(rows, &others)
+	for _, r := range others {
+		m.add(spanner.Update("Writes", []string{"RunHash", "Run", "Callers", "Slot", "Ended"}, []any{c.key.hash, c.key.run, false, r.Slot, r.Time}), nil)
+	}
+	return err
 }
 
 // finishPurges deletes the rows of all purged runs that no call has claimed, and returns the first
@@ -202,7 +170,7 @@ func (s *engine) finishPurges(ctx context.Context) (failed error) {
 		for _, run := range page {
 			id := runstore.RunID(run.Run)
 			if s.purger.claimed(id) { // the call may still fail
-				s.purger.want()
+				s.purger.start()
 				continue
 			}
 			if err := s.deletePurged(ctx, id, true); err != nil && (failed == nil || errors.Is(failed, errContended)) {
@@ -227,20 +195,12 @@ const purgedPage = 1000
 type purgedRun struct{ Run, Purging []byte }
 
 // listPurged returns the purged runs behind a purge, up to purgedPage of them.
-func (s *engine) listPurged(ctx context.Context, after []byte) (page []purgedRun, err error) {
+func (s *engine) listPurged(ctx context.Context, after []byte) ([]purgedRun, error) {
 	behind := spanner.KeySet(spanner.AllKeys())
 	if after != nil {
 		behind = spanner.KeyRange{Start: spanner.Key{after}, End: spanner.Key{}, Kind: spanner.OpenClosed}
 	}
-	err = s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-		options := s.read("unfinished", s.purgedPage)
-		options.Index = "RunsPurged"
-		return tx.ReadWithOptions(ctx, "Runs", behind, []string{"Run", "Purging"}, options)
-	}, func() { page = nil }, func(row *spanner.Row) (bool, error) {
-		var run purgedRun
-		err := row.ToStruct(&run)
-		page = append(page, purgedRun{bytes.Clone(run.Run), bytes.Clone(run.Purging)})
-		return true, err
-	})
-	return page, err
+	options := s.read("unfinished", s.purgedPage)
+	options.Index = "RunsPurged"
+	return selectAll[purgedRun](ctx, s, byKey("Runs", behind, []string{"Run", "Purging"}, options))
 }

@@ -3,6 +3,7 @@ package spanner_test
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -192,6 +193,29 @@ func TestPurgerIsStarted(t *testing.T) {
 			call(t, s)
 			nothingLeft(t, c)
 		})
+	}
+}
+
+// TestCreationThatCannotDeleteStartsThePurger checks that the creation of a run whose former rows cannot be
+// deleted applies nothing, and that the handle deletes these rows without another call.
+func TestCreationThatCannotDeleteStartsThePurger(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, fair)
+	s, c := open(t, p, patient), raw(t, p)
+	s.SetPurgeBatch(4) // waits for the purger that the opening has started
+	leaveRows(t, p, "left")
+	cut := p.server.Refuse(0, codes.PermissionDenied, p.reads("purging"))
+	defer cut.Stop()
+	if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "left"}); runstore.OutcomeOf(err) != runstore.NotApplied || cut.Count() == 0 {
+		t.Errorf("got %v after %d refused reads, want an error that means that nothing was applied", err, cut.Count())
+	}
+	if run, err := s.GetRun(t.Context(), "left"); !errors.Is(err, runstore.ErrNotFound) {
+		t.Errorf("got %+v, error %v, want no run", run, err)
+	}
+	cut.Stop()
+	nothingLeft(t, c)
+	if created, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "left"}); err != nil || !created.New || created.Run.LastSeq != 0 {
+		t.Errorf("got %+v, error %v, want a new run without events", created, err)
 	}
 }
 

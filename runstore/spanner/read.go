@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"time"
 
@@ -21,23 +22,46 @@ import (
 // empty key. It exists as long as the run does, so one read of a range of keys returns the rows
 // and shows whether there is a run.
 
-// each passes the rows of a strong read to use until that returns false or an error. begin is
-// called before the first row, and again whenever the read is repeated.
-func (s *engine) each(ctx context.Context, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
-	return s.eachAt(ctx, spanner.StrongRead(), tag, stmt, begin, use)
-}
+// reader begins a read in a transaction.
+type reader func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator
 
-// eachAt is each with a timestamp bound.
-func (s *engine) eachAt(ctx context.Context, at spanner.TimestampBound, tag string, stmt spanner.Statement, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
-	return s.rows(ctx, at, func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+// sql returns the reader of the rows of a statement.
+func (s *engine) sql(tag string, stmt spanner.Statement) reader {
+	return func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
 		return tx.QueryWithOptions(ctx, stmt, s.query(tag))
-	}, begin, use)
+	}
 }
 
-// rows is the common part of all reads: it passes the rows that read returns to use, as each does. A
-// row that a statement marks as Purged starts the purger.
-func (s *engine) rows(ctx context.Context, at spanner.TimestampBound, read func(context.Context, *spanner.ReadOnlyTransaction) *spanner.RowIterator,
-	begin func(), use func(row *spanner.Row) (more bool, err error)) error {
+// byKey returns the reader of rows of a table by their keys.
+func byKey(table string, keys spanner.KeySet, columns []string, options *spanner.ReadOptions) reader {
+	return func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
+		return tx.ReadWithOptions(ctx, table, keys, columns, options)
+	}
+}
+
+// selectAll returns all rows of a strong read. Those of a page that is bounded in bytes are read with
+// [engine.rows].
+func selectAll[T any](ctx context.Context, s *engine, read reader) (all []T, err error) {
+	err = s.retry(ctx, func(ctx context.Context) error {
+		all = nil
+		return spanner.SelectAll(read(ctx, s.client.Single()), &all, spanner.WithLenient())
+	})
+	return all, err
+}
+
+// selectOne returns the first row of a strong read, and whether there is one.
+func selectOne[T any](ctx context.Context, s *engine, read reader) (one T, found bool, err error) {
+	all, err := selectAll[T](ctx, s, read)
+	if err != nil || len(all) == 0 {
+		return one, false, err
+	}
+	return all[0], true, nil
+}
+
+// rows passes the rows of a read with a timestamp bound to use until that returns false or an error.
+// begin is called before the first row, and again whenever the read is repeated. A row that a
+// statement marks as Purged starts the purger.
+func (s *engine) rows(ctx context.Context, at spanner.TimestampBound, read reader, begin func(), use func(row *spanner.Row) (more bool, err error)) error {
 	return s.retry(ctx, func(ctx context.Context) error {
 		begin()
 		rows := read(ctx, s.client.Single().WithTimestampBound(at))
@@ -52,7 +76,7 @@ func (s *engine) rows(ctx context.Context, at spanner.TimestampBound, read func(
 			}
 			var purged spanner.NullBool
 			if row.ColumnByName("Purged", &purged) == nil && purged.Bool {
-				s.startPurger(minPurgerPause)
+				s.purger.start()
 			}
 			if more, err := use(row); err != nil || !more {
 				return err
@@ -62,9 +86,9 @@ func (s *engine) rows(ctx context.Context, at spanner.TimestampBound, read func(
 }
 
 // Now implements adapter.Core.
-func (s *engine) Now(ctx context.Context) (now time.Time, err error) {
-	err = s.each(ctx, "now", spanner.Statement{SQL: sqlClockNow}, func() {}, func(row *spanner.Row) (bool, error) { return true, row.Columns(&now) })
-	return now, err
+func (s *engine) Now(ctx context.Context) (time.Time, error) {
+	row, _, err := selectOne[struct{ Now time.Time }](ctx, s, s.sql("now", spanner.Statement{SQL: sqlClockNow}))
+	return row.Now, err
 }
 
 // runRow is a run as sql/run_read.sql and scans return it.
@@ -74,54 +98,45 @@ type runRow struct {
 	SummaryValue []byte
 }
 
-func (f *runRow) run() (runstore.Run, error) {
-	if len(f.Head) == 0 {
-		return runstore.Run{}, runstore.ErrNotFound
+// run returns the run. There must be one.
+func (r *runRow) run() runstore.Run {
+	run := r.Head[0].rules().Run
+	if len(r.Summary) > 0 {
+		r.Summary[0].Value = r.SummaryValue
+		run.Summary = r.Summary[0].public()
 	}
-	run := f.Head[0].rules().Run
-	if len(f.Summary) > 0 {
-		f.Summary[0].Value = f.SummaryValue
-		run.Summary = f.Summary[0].public()
-	}
-	return run, nil
+	return run
 }
 
 // GetRun implements adapter.Core.
 func (s *engine) GetRun(ctx context.Context, id runstore.RunID) (runstore.Run, error) {
-	var f runRow
-	err := s.each(ctx, "run", s.statement(sqlRunRead, id, nil), func() { f = runRow{} }, func(row *spanner.Row) (bool, error) {
-		return true, row.ToStructLenient(&f)
-	})
+	row, _, err := selectOne[runRow](ctx, s, s.sql("run", statement(sqlRunRead, id, nil)))
+	if err == nil && len(row.Head) == 0 {
+		err = runstore.ErrNotFound
+	}
 	if err != nil {
 		return runstore.Run{}, err
 	}
-	return f.run()
+	return row.run(), nil
 }
 
 // ReadTerms implements runstore.TermReader.
 func (s *engine) ReadTerms(ctx context.Context, id runstore.RunID) ([]runstore.Term, error) {
-	var h head
-	found := false
-	err := s.each(ctx, "terms", s.statement(sqlTermsRead, id, nil), func() { h, found = head{}, false }, func(row *spanner.Row) (bool, error) {
-		found = true
-		return true, row.ToStructLenient(&h)
-	})
-	switch {
-	case err != nil:
+	h, found, err := selectOne[head](ctx, s, s.sql("terms", statement(sqlTermsRead, id, nil)))
+	if err == nil && !found {
+		err = runstore.ErrNotFound
+	}
+	if err != nil {
 		return nil, err
-	case !found:
-		return nil, runstore.ErrNotFound
 	}
 	return h.rules().ListTerms()
 }
 
 // statement returns a statement whose parameters include the run's key.
-func (s *engine) statement(sql string, id runstore.RunID, params map[string]any) spanner.Statement {
+func statement(sql string, id runstore.RunID, params map[string]any) spanner.Statement {
 	k := keyOf(id)
 	all := map[string]any{"hash": k.hash, "run": k.run}
-	for name, value := range params {
-		all[name] = value
-	}
+	maps.Copy(all, params)
 	return spanner.Statement{SQL: sql, Params: all}
 }
 
@@ -188,9 +203,8 @@ func (s *engine) readJournal(ctx context.Context, at spanner.TimestampBound, id 
 	rows := spanner.KeySets(
 		spanner.Key{k.hash, k.run, 0},
 		spanner.KeyRange{Start: spanner.Key{k.hash, k.run, first}, End: spanner.Key{k.hash, k.run, end}, Kind: spanner.ClosedOpen})
-	err = s.rows(ctx, at, func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-		return tx.ReadWithOptions(ctx, "Events", rows, eventColumns, s.read("journal", limit+1))
-	}, func() { events, exists, p = nil, false, adapter.NewPage(limit) }, func(row *spanner.Row) (bool, error) {
+	begin := func() { events, exists, p = nil, false, adapter.NewPage(limit) }
+	err = s.rows(ctx, at, byKey("Events", rows, eventColumns, s.read("journal", limit+1)), begin, func(row *spanner.Row) (bool, error) {
 		var e event
 		if err := row.ToStructLenient(&e); err != nil {
 			return false, err
@@ -230,9 +244,9 @@ func (s *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 		limit++
 		sets = append(sets, withPrefix(k, q.Prefix, q.After))
 	}
-	err = s.rows(ctx, spanner.StrongRead(), func(ctx context.Context, tx *spanner.ReadOnlyTransaction) *spanner.RowIterator {
-		return tx.ReadWithOptions(ctx, "Records", spanner.KeySets(sets...), valueColumns, s.read("records", limit))
-	}, func() { records, exists, p = nil, false, adapter.NewPage(q.Limit) }, func(row *spanner.Row) (bool, error) {
+	read := byKey("Records", spanner.KeySets(sets...), valueColumns, s.read("records", limit))
+	begin := func() { records, exists, p = nil, false, adapter.NewPage(q.Limit) }
+	err = s.rows(ctx, spanner.StrongRead(), read, begin, func(row *spanner.Row) (bool, error) {
 		var r record
 		if err := row.ToStructLenient(&r); err != nil {
 			return false, err

@@ -77,26 +77,16 @@ func (s *engine) moveEntries(stale []seenGrant) {
 		keys = append(keys, spanner.Key{g.hash, g.run})
 	}
 	columns := []string{"Run", "Token", "GrantState", "GrantId", "Expires", "HeldUntil"}
-	_, _ = s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
-		var list []*spanner.Mutation
-		err := tx.ReadWithOptions(ctx, "Runs", spanner.KeySets(keys...), columns, s.read("places", 0)).Do(func(row *spanner.Row) error {
-			var h head
-			if err := row.ToStructLenient(&h); err != nil {
-				return err
-			}
+	_ = s.writeOnce(ctx, "places", func(ctx context.Context, tx *spanner.ReadWriteTransaction) (list []*spanner.Mutation, err error) {
+		var heads []head
+		err = spanner.SelectAll(tx.ReadWithOptions(ctx, "Runs", spanner.KeySets(keys...), columns, s.read("places", 0)), &heads, spanner.WithLenient())
+		for _, h := range heads {
 			g := seen[string(h.Run)]
 			current := h.GrantState == 1 && h.Token == g.token && bytes.Equal(h.GrantID, g.id)
 			if current && h.Expires.Time.After(h.HeldUntil.Time) {
 				list = append(list, spanner.Update("Runs", []string{"RunHash", "Run", "HeldUntil"}, []any{g.hash, g.run, h.Expires}))
 			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
-		if len(list) == 0 {
-			return errNothingToWrite
-		}
-		return tx.BufferWrite(list)
-	}, s.transaction("places"))
+		return list, err
+	})
 }

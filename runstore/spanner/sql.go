@@ -12,13 +12,13 @@ var sqlFolder embed.FS
 var sqlFiles = sqlfile.Load(sqlFolder)
 
 // The statements of this engine. sqlName is the statement in sql/name.sql, which describes it. Those
-// with several parts are in [sqlWriteGuard] and [scans].
+// with several parts are in [guardShape] and [scans].
 var (
 	sqlClockNow        = sqlFiles.Statement("clock_now")
 	sqlEpochEndGrants  = sqlFiles.Statement("epoch_end_grants")
 	sqlEpochRead       = sqlFiles.Statement("epoch_read")
-	sqlFeedEnd         = sqlFiles.Statement("feed_end")
 	sqlFeedPage        = sqlFiles.Statement("feed_page")
+	sqlFeedNewest      = sqlFiles.Statement("feed_page", "newest")
 	sqlRecordsPlaced   = sqlFiles.Statement("records_placed")
 	sqlRunRead         = sqlFiles.Statement("run_read")
 	sqlSchemaEmptyFeed = sqlFiles.Statement("schema_empty_feed")

@@ -1,6 +1,7 @@
 package spanner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -75,9 +76,8 @@ type engine struct {
 	runQueueWait time.Duration // the constant, except in tests
 
 	stale      chan []seenGrant // entries of the runnable index for the mover (runnable_index.go)
-	moving     sync.WaitGroup
-	purger     purger
-	background sync.WaitGroup  // the purger's goroutine
+	purger     *purger
+	background sync.WaitGroup  // the mover and the purger
 	stopped    context.Context // ends background work
 	stop       context.CancelFunc
 }
@@ -108,8 +108,8 @@ func newEngine(ctx context.Context, client *spanner.Client, o *Options) (*engine
 		return nil, err
 	}
 	s := &engine{
-		opts: opts, here: localclock.New(opts.Clock), attemptTimeout: attemptTimeout, runQueueWait: runQueueWait, ring: resultRing,
-		purgeBatch: purgeBatch, purgedPage: purgedPage, windows: windows{windowBits, maxRank}, maxMutations: maxMutations,
+		opts: opts, here: localclock.New(opts.Clock), local: cmp.Or(opts.Emulator, opts.Omni, os.Getenv("SPANNER_EMULATOR_HOST")), attemptTimeout: attemptTimeout, runQueueWait: runQueueWait, ring: resultRing,
+		purgeBatch: purgeBatch, purgedPage: purgedPage, windows: windows{windowBits, maxRank}, maxMutations: maxMutations, purger: newPurger(),
 		stale: make(chan []seenGrant, moveQueueCap), feedShards: shards, client: client, shared: client != nil,
 	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -125,17 +125,8 @@ func open(ctx context.Context, client *spanner.Client, o *Options) (*engine, err
 		s.stop()
 		return nil, unclassified(ctx, err)
 	}
-	err = s.checkIncarnation(ctx)
-	if err == nil && s.feedShards < s.opts.FeedShards {
-		err = s.growFeed(ctx)
-	}
-	if err != nil {
-		s.stop()
-		s.closeClient()
-		return nil, unclassified(ctx, err)
-	}
-	s.moving.Go(s.runMover)
-	s.startPurger(0) // for what a crash has left
+	s.background.Go(s.runMover)
+	s.background.Go(s.runPurger)
 	return s, nil
 }
 
@@ -148,48 +139,44 @@ func unclassified(ctx context.Context, err error) error {
 	return outcome.Unavailable(outcome.Cause(ctx, err))
 }
 
-// connect creates the database if need be, connects the client, and migrates the schema.
+// connect creates the database if need be, connects the client, migrates the schema, and prepares the
+// epoch and the feed.
 func (s *engine) connect(ctx context.Context) error {
-	admin, options, err := s.dialAdmin(ctx)
+	admin, err := database.NewDatabaseAdminClient(ctx, s.clientOptions()...)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = admin.Close() }() // no call is pending
-	if err := s.ensure(ctx, admin, options); err != nil {
+	if err := s.ensure(ctx, admin); err != nil {
 		return err
 	}
 	if !s.shared {
-		if err := s.dial(ctx, options); err != nil {
+		if err := s.dial(ctx); err != nil {
 			return err
 		}
 	} else if err := s.checkClient(ctx); err != nil {
 		return err
 	}
-	if err := s.retryUnbounded(ctx, func(ctx context.Context) error { return s.migrate(ctx, admin) }); err != nil {
+	err = s.retryUnbounded(ctx, func(ctx context.Context) error { return s.migrate(ctx, admin) })
+	if err == nil {
+		err = s.checkIncarnation(ctx)
+	}
+	if err == nil && s.feedShards < s.opts.FeedShards {
+		err = s.growFeed(ctx)
+	}
+	if err != nil {
 		s.closeClient()
-		return err
 	}
-	return nil
-}
-
-// dialAdmin returns a client of the Admin API, and the options of all connections.
-func (s *engine) dialAdmin(ctx context.Context) (*database.DatabaseAdminClient, []option.ClientOption, error) {
-	s.local = s.opts.Emulator + s.opts.Omni
-	if s.local == "" {
-		s.local = os.Getenv("SPANNER_EMULATOR_HOST")
-	}
-	options := s.clientOptions()
-	admin, err := database.NewDatabaseAdminClient(ctx, options...)
-	return admin, options, err
+	return err
 }
 
 // dial makes the client of the database.
-func (s *engine) dial(ctx context.Context, options []option.ClientOption) (err error) {
+func (s *engine) dial(ctx context.Context) (err error) {
 	config := spanner.ClientConfig{DatabaseRole: s.opts.Role, UserAgent: "tapestore", DisableNativeMetrics: s.local != ""}
 	if s.opts.Omni != "" {
 		config.Type, config.UsePlainText = spanner.OMNI, true
 	}
-	watched := append(ClientOptions(), options...)
+	watched := append(ClientOptions(), s.clientOptions()...)
 	s.client, err = spanner.NewClientWithConfig(context.WithoutCancel(ctx), s.opts.database(), config, watched...)
 	return err
 }
@@ -240,9 +227,8 @@ func (s *engine) query(tag string) spanner.QueryOptions {
 // answer ends at its retry timeout.
 func (s *engine) Close(idle <-chan struct{}) error {
 	s.stop()
-	s.moving.Wait()
-	<-idle // before this, an operation may start the purger
 	s.background.Wait()
+	<-idle
 	s.closeClient()
 	return nil
 }

@@ -41,22 +41,12 @@ type request struct {
 	countBefore int64 // how many results the run's ring had received before this call
 }
 
-// guardQuery returns what the guard statement reads for this request. After an ambiguous commit it
-// looks up the write's result even if the caller gave no id.
-func (r *request) guardQuery(ambiguous bool) guardQuery {
-	a := guardQuery{key: keyOf(r.run), keys: r.keys, epoch: r.epoch}
-	if r.name != "" || ambiguous {
-		a.id = r.id()
-	}
-	return a
-}
-
 // id returns the id under which the result is stored.
 func (r *request) id() resultID {
 	if r.name != "" {
 		return callersID(r.name)
 	}
-	return resultID{id: r.adapterID}
+	return resultID{kind: batchKind, id: r.adapterID}
 }
 
 // errNothingToWrite ends a transaction without a commit.
@@ -77,11 +67,13 @@ var errResultEvicted = fmt.Errorf("spanner: the run had more writes since than i
 func (s *engine) transact(ctx context.Context, tag string, requests ...*request) error {
 	tracker := &commitTracker{here: s.here}
 	ctx = tracker.watch(ctx)
-	for _, r := range requests {
+	runs := make([]runstore.RunID, len(requests))
+	for i, r := range requests {
 		r.adapterID = make([]byte, 16)
 		_, _ = rand.Read(r.adapterID) // never fails
+		runs[i] = r.run
 	}
-	defer s.enterRunQueues(ctx, requests)()
+	defer s.runQueues.enter(ctx, s.runQueueWait, runs...)()
 	for t := s.newBackoff(); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		var refusal error
@@ -113,13 +105,31 @@ func (s *engine) transact(ctx context.Context, tag string, requests ...*request)
 	}
 }
 
-// enterRunQueues waits for the turn of the requests' runs in this handle's queues.
-func (s *engine) enterRunQueues(ctx context.Context, requests []*request) (leave func()) {
-	runs := make([]runstore.RunID, len(requests))
-	for i, r := range requests {
-		runs[i] = r.run
+// writer returns the mutations of a transaction, none for a transaction that need not be committed.
+// It makes the reads of the transaction. The client library calls it again after an abort.
+type writer func(ctx context.Context, tx *spanner.ReadWriteTransaction) ([]*spanner.Mutation, error)
+
+// write commits a transaction of the adapter's own, which is safe to repeat.
+func (s *engine) write(ctx context.Context, tag string, f writer) error {
+	return s.retry(ctx, func(ctx context.Context) error { return s.writeOnce(ctx, tag, f) })
+}
+
+// writeOnce is one attempt of write.
+func (s *engine) writeOnce(ctx context.Context, tag string, f writer) error {
+	_, err := s.client.ReadWriteTransactionWithOptions(ctx, func(ctx context.Context, tx *spanner.ReadWriteTransaction) error {
+		list, err := f(ctx, tx)
+		if err == nil && len(list) == 0 {
+			err = errNothingToWrite
+		}
+		if err != nil {
+			return err
+		}
+		return tx.BufferWrite(list)
+	}, s.transaction(tag))
+	if errors.Is(err, errNothingToWrite) {
+		return nil
 	}
-	return s.runQueues.enter(ctx, s.runQueueWait, runs...)
+	return err
 }
 
 // attempt is the body of the transaction. After an ambiguous commit it commits even a refusal, by
@@ -131,11 +141,7 @@ func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, 
 		tracker.tries = nil
 	}
 	tracker.leaseEnd.Store(nil)
-	asks := make([]guardQuery, len(requests))
-	for i, r := range requests {
-		asks[i] = r.guardQuery(ambiguous)
-	}
-	all, err := s.guard(ctx, tx, asks)
+	all, err := s.guard(ctx, tx, requests, ambiguous)
 	if err != nil {
 		return nil, err
 	}
@@ -143,37 +149,39 @@ func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, 
 	if err != nil {
 		return nil, err
 	}
+	refuse := func(refusal error) (error, error) {
+		tracker.leaseEnd.Store(nil) // a strict lease does not bound the commit of a refusal
+		if !ambiguous {
+			return nil, refusal
+		}
+		return refusal, s.touch(tx, all)
+	}
 	var edits []*edit
 	next := &try{results: make([]*result, len(requests))}
 	events := 0
 	for i, r := range requests {
-		g, former := all[i], formers[i]
-		e, err := r.decide(g, former)
-		if behind := (*runstore.StoreBehindError)(nil); errors.As(err, &behind) && behind.Field == "token" && !g.Epoch.Valid {
-			if err := s.readEpoch(ctx, tx, g); err != nil {
-				return nil, err
-			}
-			e, err = r.decide(g, former)
-		}
-		if err != nil {
-			tracker.leaseEnd.Store(nil) // a strict lease does not bound the commit of a refusal
-		}
+		var e *edit
+		refusal, err := s.judge(ctx, tx, all[i], func() (err error) {
+			e, err = r.decide(all[i], formers[i])
+			return err
+		})
 		switch {
-		case err != nil && ambiguous:
-			return err, s.touch(tx, all)
 		case err != nil:
 			return nil, err
-		case e != nil:
-			if !e.noResult {
-				e.recordResult(r.id(), r.multiCommitID)
-			}
-			e.putHead()
-			next.add(i, e)
-			events += len(e.events)
-			edits = append(edits, e)
-			if until := tracker.leaseEnd.Load(); !e.strictEnd.IsZero() && (until == nil || e.strictEnd.Before(*until)) {
-				tracker.leaseEnd.Store(&e.strictEnd)
-			}
+		case refusal != nil:
+			return refuse(refusal)
+		case e == nil:
+			continue
+		}
+		if !e.noResult {
+			e.recordResult(r.id(), r.multiCommitID)
+		}
+		e.putHead()
+		next.add(i, e)
+		events += len(e.events)
+		edits = append(edits, e)
+		if until := tracker.leaseEnd.Load(); !e.strictEnd.IsZero() && (until == nil || e.strictEnd.Before(*until)) {
+			tracker.leaseEnd.Store(&e.strictEnd)
 		}
 	}
 	switch {
@@ -182,7 +190,7 @@ func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, 
 	case len(edits) == 0:
 		return nil, errNothingToWrite
 	case events > slots:
-		return s.tooLarge(tx, all, ambiguous, tooLarge("batches", "%d events, the limit for one commit is %d", events, slots))
+		return refuse(tooLarge("batches", "%d events, the limit for one commit is %d", events, slots))
 	}
 	slot := firstSlot(events)
 	next.slot = slot
@@ -194,18 +202,9 @@ func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, 
 		total.join(e.mutations)
 	}
 	if err := total.checkLimits(s.maxMutations); err != nil {
-		return s.tooLarge(tx, all, ambiguous, err)
+		return refuse(err)
 	}
 	return nil, tx.BufferWrite(total.list)
-}
-
-// tooLarge refuses a write for its size. Like every refusal, it is committed after an ambiguous
-// commit.
-func (s *engine) tooLarge(tx *spanner.ReadWriteTransaction, all []*guarded, ambiguous bool, refusal error) (_, err error) {
-	if !ambiguous {
-		return nil, refusal
-	}
-	return refusal, s.touch(tx, all)
 }
 
 // lookUpResults returns the stored result of each request, nil for none. If one of them, or the
@@ -221,7 +220,7 @@ func (s *engine) lookUpResults(ctx context.Context, tx *spanner.ReadWriteTransac
 		g.ambiguous = ambiguous && !r.foundBefore
 		// Rows of a purged run may still be there; they are not results of the present run. But an
 		// earlier attempt of this call may have been applied before the purge.
-		if _, gone := g.head(); len(g.Done) > 0 && (gone == nil || g.ambiguous) {
+		if _, gone := g.judged(); len(g.Done) > 0 && (gone == nil || g.ambiguous) {
 			formers[i] = newest(g.Done)
 			r.foundBefore = r.foundBefore || !ambiguous
 			applied = applied || r.name == "" || len(r.multiCommitID) > 0 && bytes.Equal(r.multiCommitID, formers[i].Whole)
@@ -289,12 +288,21 @@ func (s *engine) touch(tx *spanner.ReadWriteTransaction, all []*guarded) error {
 	return tx.BufferWrite(list)
 }
 
-// readEpoch reads the epoch, for a refusal that depends on it.
-func (s *engine) readEpoch(ctx context.Context, tx *spanner.ReadWriteTransaction, g *guarded) error {
-	row, err := tx.ReadRowWithOptions(ctx, "GrantEpochs", spanner.Key{g.key.shard}, []string{"Epoch"},
-		&spanner.ReadOptions{Priority: s.opts.Priority, RequestTag: "tapestore-epoch"})
-	if err != nil {
-		return err
+// judge returns the refusal of decide, which depends on g. If that is ErrStoreBehind because of a
+// token, and the epoch was not read, judge reads it and calls decide again. err is an error of that
+// read.
+func (s *engine) judge(ctx context.Context, tx *spanner.ReadWriteTransaction, g *guarded, decide func() error) (refusal, err error) {
+	refusal = decide()
+	behind := (*runstore.StoreBehindError)(nil)
+	if !errors.As(refusal, &behind) || behind.Field != "token" || g.Epoch.Valid {
+		return refusal, nil
 	}
-	return row.Columns(&g.Epoch)
+	row, err := tx.ReadRowWithOptions(ctx, "GrantEpochs", spanner.Key{g.key.shard}, []string{"Epoch"}, s.read("epoch", 0))
+	if err == nil {
+		err = row.Columns(&g.Epoch)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decide(), nil
 }

@@ -32,7 +32,7 @@ ALTER TABLE Queue ADD COLUMN IF NOT EXISTS CreatedToken INT64;
 
 ALTER TABLE Queue ADD COLUMN IF NOT EXISTS UpdatedToken INT64;
 
--- What Id names: 'a' a grant, 'r' the release of one (rules.GrantResult and its like), NULL
+-- What Id names: 'a' a grant, 'r' the release of one (rules.GrantResult and its like), 'b' or NULL
 -- a batch or a renewal.
 ALTER TABLE Writes ADD COLUMN IF NOT EXISTS Kind STRING(1);
 

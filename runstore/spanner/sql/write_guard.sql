@@ -8,7 +8,7 @@
 --
 -- @hash_0 hash of the run's id, @run_0 id of the run, @keys_0 keys of records, @callers_0 whether
 -- the caller chose the id of the result, @id_0 id of the result, @kind_0 kind of the result, 'b'
--- for one of a batch, which is stored as NULL, @shard_0 shard of the run
+-- for one of a batch, which earlier programs stored as NULL, @shard_0 shard of the run
 SELECT CURRENT_TIMESTAMP() AS Now,
 	ARRAY(SELECT AS STRUCT h.Run, h.Status, h.Created, h.Runnable, h.LastSeq, h.Token, h.GrantState, h.GrantId, h.Owner, h.Reactor,
 			h.Strict, h.Expires, h.PreemptedFrom, h.PreemptReason, h.TtlMicros, h.Granted, h.Renewed, h.MaxStallMicros, h.Progressed, h.FormerEnd,
