@@ -222,12 +222,7 @@ func (r *cachedRun) has(n needs) bool {
 	if !r.known || n.results && r.results == nil || n.all || n.epoch {
 		return false
 	}
-	for _, k := range n.keys {
-		if _, known := r.records[k]; !known && !r.isAbsent(k) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(n.keys, func(k runstore.RecordKey) bool { return !r.knows(k) })
 }
 
 // load reads what an operation needs. It keeps what else the handle remembers if the revision is still the
@@ -263,7 +258,8 @@ func (s *engine) load(ctx context.Context, r *cachedRun, n needs) error {
 	} else {
 		found, list, colds, err = s.withCold(ctx, r.id, read, func(c *moveList) (coldPage, error) {
 			return s.coldKeys(ctx, r.id, c, slices.DeleteFunc(slices.Clone(absent), func(k runstore.RecordKey) bool {
-				return r.fingerprints.of == c.id() && !r.fingerprints.has(k)
+				_, sure := r.fingerprints.find(c.id(), k)
+				return sure
 			}))
 		})
 	}
@@ -285,7 +281,7 @@ func (s *engine) load(ctx context.Context, r *cachedRun, n needs) error {
 	}
 	r.all = r.all || all
 	for _, k := range n.keys {
-		r.records[k] = nil
+		r.records[k], _ = r.fingerprints.find(r.head.moveListID(), k)
 	}
 	for _, one := range colds.rows {
 		m := &recordMeta{}

@@ -32,8 +32,8 @@ import (
 //  4. So a reader that finds the same identity before and after its read of cold rows has read all rows
 //     that count, and they are consistent with the run's row that it read last (engine.withCold).
 //
-// A writer decides on versions that were read in this way, and its conditional mutation compares the
-// run's revision. That is safe although the versions of cold records are not in the row that it
+// A writer decides on versions that were read in this way, or on digests of the same list of moves
+// (fingerprints.go), and its conditional mutation compares the run's revision. That is safe although the versions of cold records are not in the row that it
 // compares: every change of a record, every move, rewriting and purge replaces the revision. While the
 // revision is the same, no version has changed, wherever it is stored.
 //
@@ -74,9 +74,15 @@ type moveListHeader struct {
 	// rewritten: up to Cursor only rows of later moves count.
 	Start  int64  `json:"start,omitempty"`
 	Cursor []byte `json:"cursor,omitempty"`
+	// Rows is how many rows the listed moves have written, without those of moves before Start. Programs that do
+	// not know it record none.
+	Rows int64 `json:"rows,omitempty"`
 	// Left is how many moves the last rewriting has left, one for each of its steps and each move meanwhile.
 	Left int64 `json:"left,omitempty"`
 }
+
+// rows returns how many rows the listed moves have written, or the least number if that is not known.
+func (h *moveListHeader) rows() int64 { return max(h.Rows, h.Keys) }
 
 // moveListID identifies a list of a run's moves: no two lists of a run have the same. The stamp
 // distinguishes lists of a history that the store has lost, which may have the same revisions
@@ -168,7 +174,7 @@ func coldKey(id runstore.RunID, generation int64, key runstore.RecordKey, m cold
 	return coldPrefix(id, generation) + escape(string(key)) + be64(^m.rev) + be64(int64(m.nonce))
 }
 
-// fingerprintKey returns the key of the row with the fingerprints of a move's records.
+// fingerprintKey returns the key of the row with the fingerprints and the digests of a move's records.
 func fingerprintKey(id runstore.RunID, generation int64, m coldMove) string {
 	return fingerprintPrefix(id, generation) + be64(m.rev) + be64(int64(m.nonce))
 }

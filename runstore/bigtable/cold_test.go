@@ -273,8 +273,10 @@ func edit(t testing.TB, s *bigtable.Store, all kept, key, value string) {
 	done := commit(t, s, b)
 	stamp := runstore.Stamp{Seq: done.FirstSeq, Time: done.Time}
 	now := runstore.Record{Key: k, Version: done.Versions[0], Value: []byte(value), Created: stamp, Updated: stamp}
-	if was, there := all[k]; there {
-		now.Created = was.Created
+	if was, there := all[k]; there && value != "" {
+		if now.Created = was.Created; now.Version != was.Version+1 {
+			t.Fatalf("%q went from version %d to %d", key, was.Version, now.Version)
+		}
 	}
 	if all[k] = now; value == "" {
 		delete(all, k)

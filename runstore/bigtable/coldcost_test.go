@@ -44,7 +44,8 @@ func (t *traffic) during(f func()) (requests, bytes float64) {
 	return float64(t.requests.Load() - r), float64(t.bytes.Load() - b)
 }
 
-// A commit in a run of 100,000 records costs at most 1.3 times one in a run of 100, in requests and in bytes.
+// A commit in a run of 100,000 records costs at most 1.3 times one in a run of 100, in requests and in bytes. Each
+// commit puts a new record and changes the one before, and a record of any age, which is cold in a large run.
 // The moves that it causes are counted apart: their bytes follow what is written, not what the run holds.
 func TestCommitsInLargeRunsCostNoMore(t *testing.T) {
 	t.Parallel()
@@ -75,6 +76,7 @@ func TestCommitsInLargeRunsCostNoMore(t *testing.T) {
 		step := func() {
 			b := appending(lease, "event")
 			b.Put(costKey(next), costValue(next))
+			b.Put(costKey(next*7919%n), costValue(next))
 			if next > n {
 				b.Put(costKey(next-1), costValue(next))
 			}
@@ -153,4 +155,103 @@ func TestRPCsOfAMove(t *testing.T) {
 		}
 	}
 	t.Logf("3 moves after %d records", next)
+}
+
+// Commits of a run with many cold records cost what those of a small one do: one request for a new record, for
+// one that was changed lately, and for a cold one. A cold record with a large value, and one that was deleted,
+// take two reads before, and so does a cold record whose move has no digests: a program of an earlier version
+// made it.
+func TestColdRecordsCostCommitsLittle(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := kept{}
+	edit(t, s, all, "large", strings.Repeat("x", 20<<10))
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("a/%05d", i), "value")
+	}
+	relieve(t, s)
+	edit(t, s, all, "a/00002", "")
+	edit(t, s, all, "a/00003", "changed")
+	for i := range 60 {
+		edit(t, s, all, fmt.Sprintf("e/%d", i), "value")
+	}
+	relieve(t, s) // of the tombstone and the change too
+	l := keepLedger(t, table)
+	learned := func(name string) *bigtable.Store {
+		other := openBare(t, table)
+		for i := range 6 { // after which it has read the fingerprints
+			edit(t, other, all, fmt.Sprintf("%s/%d", name, i), "new")
+		}
+		return other
+	}
+	other := learned("b")
+	for what, test := range map[string]struct{ key, want string }{
+		"a new record":          {"c", swaps},
+		"a record of the row":   {"b/0", swaps},
+		"a cold record":         {"a/00000", swaps},
+		"another new record":    {"d", swaps},
+		"one more cold record":  {"a/00001", swaps},
+		"one that moved twice":  {"a/00003", swaps},
+		"a deleted cold record": {"a/00002", rpcs(reads, reads, swaps)},
+		"a large cold record":   {"large", rpcs(reads, reads, swaps)},
+	} {
+		if got := l.during(func() { edit(t, other, all, test.key, what) }); got != test.want {
+			t.Errorf("%s: got the RPCs %s, want %s", what, got, test.want)
+		}
+		if got := l.during(func() { edit(t, other, all, test.key, what+" again") }); got != swaps {
+			t.Errorf("%s again: got the RPCs %s, want %s", what, got, swaps)
+		}
+	}
+	all.readAs(t, other)
+	if err := bigtable.DropDigests(t.Context(), s, "run"); err != nil {
+		t.Fatal(err)
+	}
+	earlier := learned("f")
+	for key, want := range map[string]string{"a/00004": rpcs(reads, reads, swaps), "g": swaps} {
+		if got := l.during(func() { edit(t, earlier, all, key, "without digests") }); got != want {
+			t.Errorf("%s, without digests: got the RPCs %s, want %s", key, got, want)
+		}
+	}
+	all.readAs(t, earlier)
+	third := openBare(t, table)
+	for i, want := range []string{rpcs(reads, reads, reads), rpcs(reads, reads)} { // the first read learns the list of moves
+		n := l.during(func() {
+			if _, err := third.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"a/00003"}}); err != nil {
+				t.Error(err)
+			}
+		})
+		if n != want {
+			t.Errorf("read %d of a cold record: got the RPCs %s, want %s", i+1, n, want)
+		}
+	}
+}
+
+// A run whose cold records change again and again is rewritten when two thirds of the rows are replaced ones, so
+// that a handle need not read many more digests than there are records.
+func TestReplacedRowsAreRewritten(t *testing.T) {
+	t.Parallel()
+	s := openBare(t, newTable(t), cool)
+	hold(t, s, "run")
+	all, most := kept{}, 0
+	for round := range 20 {
+		for i := range 60 {
+			edit(t, s, all, fmt.Sprintf("a/%05d", i), fmt.Sprint("round ", round))
+		}
+		if err := bigtable.MoveRecords(t.Context(), s, "run", false); err != nil {
+			t.Fatal(err)
+		}
+		rows, records, err := bigtable.RowsOfMoves(t.Context(), s, "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most = max(most, rows); rows > 4*records {
+			t.Fatalf("round %d: the moves have written %d rows of %d records", round, rows, records)
+		}
+	}
+	if most < 120 {
+		t.Errorf("the moves wrote %d rows at most: too few for this test", most)
+	}
+	all.readAs(t, s)
 }

@@ -21,7 +21,7 @@
 //	events.go, seal.go        recent events share cells; older ones leave for segments of the journal
 //	pack.go                   large values leave for packs
 //	cold.go, move.go          records changed long ago leave for rows of their own, and are compacted
-//	fingerprints.go           a filter of their keys
+//	fingerprints.go           a filter of their keys, and what commits have to know of them
 //
 // Indexes:
 //

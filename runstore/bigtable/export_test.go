@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/bigtable"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -312,4 +313,48 @@ func JudgeIncarnation(ctx context.Context, s *Store, cluster string) (admin.Find
 func LearnEpochs(ctx context.Context, s *Store) error {
 	_, err := s.engine.readEpochs(byTest(ctx))
 	return err
+}
+
+// RowsOfMoves returns how many rows the listed moves of a run have written, and of how many records.
+func RowsOfMoves(ctx context.Context, s *Store, id runstore.RunID) (rows, records int, err error) {
+	r, err := s.engine.readRun(byTest(ctx), id, moveListFilter())
+	if err != nil {
+		return 0, 0, err
+	}
+	c, err := r.moveList()
+	if err != nil || c == nil {
+		return 0, 0, err
+	}
+	err = s.engine.scanPrefix(byTest(ctx), fingerprintPrefix(id, c.generation), func(keys []string) error {
+		return s.engine.readList(byTest(ctx), keys, latest(column(familyOther, "")), func(r bigtable.Row) error {
+			key := r.Key()[len(r.Key())-16:]
+			if nonce, listed := c.nonceOf(fromBE64(key)); listed && nonce == uint64(fromBE64(key[8:])) {
+				rows += len(cell(r, familyOther, "")) / 4
+			}
+			return nil
+		})
+	})
+	return rows, int(c.Keys), err
+}
+
+// DropDigests removes the digests of a run's cold records, which earlier versions do not write.
+func DropDigests(ctx context.Context, s *Store, id runstore.RunID) error {
+	ctx = byTest(ctx)
+	r, err := s.engine.readRun(ctx, id)
+	if err != nil {
+		return err
+	}
+	var all []mutation
+	err = s.engine.scanPrefix(ctx, fingerprintPrefix(id, r.head.Generation), func(keys []string) error {
+		for _, k := range keys {
+			m := bigtable.NewMutation()
+			m.DeleteCellsInColumn(familyOther, columnDigests)
+			all = append(all, mutation{k, m, len(k)})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.engine.writeAll(ctx, all)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"cloud.google.com/go/bigtable"
 
@@ -114,15 +115,7 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 		}
 	}
 	slices.SortStableFunc(v.entries, func(a, b runstore.IndexEntry) int { // entries that moved were taken late
-		x, y := v.orders[a.Cursor], v.orders[b.Cursor]
-		switch {
-		case x == y:
-			return 0
-		case v.before(x, y):
-			return -1
-		default:
-			return 1
-		}
+		return v.order(v.orders[a.Cursor], v.orders[b.Cursor])
 	})
 	return v.entries[:min(len(v.entries), q.Limit)], nil
 }
@@ -158,24 +151,18 @@ func (v *verifier) full() bool {
 	return len(v.entries) >= v.query.Limit || v.size > runstore.MaxPageBytes
 }
 
-// before reports whether the sort key a comes before b in the direction of the scan.
-func (v *verifier) before(a, b string) bool {
+// order compares sort keys in the direction of the scan.
+func (v *verifier) order(a, b string) int {
 	if v.query.Newest {
-		return a > b
+		a, b = b, a
 	}
-	return a < b
+	return strings.Compare(a, b)
 }
 
-func (v *verifier) compare(a, b indexEntry) int {
-	switch x, y := a.sortKey(), b.sortKey(); {
-	case x == y:
-		return 0
-	case v.before(x, y):
-		return -1
-	default:
-		return 1
-	}
-}
+// before reports whether the sort key a comes before b in the direction of the scan.
+func (v *verifier) before(a, b string) bool { return v.order(a, b) < 0 }
+
+func (v *verifier) compare(a, b indexEntry) int { return v.order(a.sortKey(), b.sortKey()) }
 
 // maxRechecks is how often a record is verified again that moves while it is verified. After that the
 // scan takes what it has read, which was true then.

@@ -36,7 +36,8 @@ const (
 	// for each 1000 rows, or 1 MiB, of cold records.
 	maxMoves = 2048
 	// maxTombstones is how many tombstones there are before the cold rows are rewritten, unless they
-	// are fewer than half of the rows.
+	// are fewer than half of the rows. As many rows that later moves have replaced, and twice as many as there are
+	// records, have them rewritten too: a handle reads the digests of these rows with the others.
 	maxTombstones = 1000
 )
 
@@ -78,7 +79,7 @@ type mover struct {
 	*edit
 	list         *moveList
 	move         coldMove
-	fingerprints []uint32
+	fingerprints fingerprints
 }
 
 // moveNow moves records of a run before a write of it. If another handle writes first, the caller has to
@@ -111,7 +112,7 @@ func (s *engine) newMover(ctx context.Context, r *cachedRun) (*mover, *row, erro
 		r.known, r.stored, r.head, r.beat = true, at.stored, at.head, at.beat
 		r.records = map[runstore.RecordKey]*recordMeta{}
 	}
-	m := &mover{edit: newEdit(r, runstore.FromMicros(r.head.Time))}
+	m := &mover{edit: newEdit(r, runstore.FromMicros(r.head.Time)), fingerprints: fingerprints{exact: true}}
 	m.list, m.move = &moveList{generation: r.head.Generation, stamp: r.head.Stamp}, coldMove{m.head.Rev, m.nonce}
 	if list != nil {
 		*m.list = *list
@@ -130,9 +131,9 @@ func (m *mover) add(key runstore.RecordKey, cell []byte, meta *recordMeta) {
 		column = coldPacked
 	}
 	m.rows = append(m.rows, putAt(coldKey(m.run.id, m.list.generation, key, m.move), column, timestampOf(m.head.Stamp), cell))
-	m.fingerprints = append(m.fingerprints, hashOf(string(key)))
+	m.fingerprints.add(key, m.move.rev, meta)
 	m.head.ColdTop = max(m.head.ColdTop, meta.Version)
-	if meta.Tombstone {
+	if m.list.Rows++; meta.Tombstone {
 		m.list.Tombstones++
 	}
 }
@@ -177,14 +178,15 @@ func (s *engine) moveRecords(ctx context.Context, r *cachedRun, t *outcome.Backo
 		one.meta.coldRev, one.meta.Hides = m.move.rev, 0
 		m.records[one.key] = &one.meta
 	}
-	if len(m.fingerprints) > 0 {
+	if len(m.fingerprints.all) > 0 {
 		if applied, err := s.makeMove(ctx, r, m, t); err != nil || !applied {
 			return false, err
 		}
 	}
 	r.keptBytes = r.head.RecordBytes
 	c := m.list
-	return len(m.fingerprints) > 0 && (c.Start != 0 || c.Tombstones > s.maxTombstones && 2*c.Tombstones > c.Keys || c.isLong(cmp.Or(s.moveLists.maxMoves, maxMoves))), nil
+	return len(m.fingerprints.all) > 0 && (c.Start != 0 || c.Tombstones > s.maxTombstones && 2*c.Tombstones > c.Keys ||
+		c.Rows-c.Keys > max(s.maxTombstones, 2*c.Keys) || c.isLong(cmp.Or(s.moveLists.maxMoves, maxMoves))), nil
 }
 
 // isLong reports whether a list has so many moves that a rewriting would shorten it by half: a rewriting of a
@@ -201,7 +203,7 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 	before := *c
 	before.moves = c.moves[:len(c.moves)-1]
 	if c.Start == 0 {
-		c.Start, c.Cursor, c.Tombstones = before.id().last, nil, 0
+		c.Start, c.Cursor, c.Tombstones, c.Rows = before.id().last, nil, 0, 0
 	}
 	page, err := s.coldRange(ctx, r.id, &before, "", runstore.RecordKey(c.Cursor), s.rewriteRows, rewriteBytes)
 	if err != nil {
@@ -255,7 +257,7 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 	if m.head.MarkRev == 0 {
 		m.setMark()
 	}
-	m.rows = append(m.rows, putAt(fingerprintKey(r.id, m.list.generation, m.move), "", timestampOf(m.head.Stamp), encodeFingerprints(m.fingerprints)))
+	m.rows = append(m.rows, m.fingerprints.row(fingerprintKey(r.id, m.list.generation, m.move), m.head.Stamp))
 	m.set(familyOther, columnCold, m.list.encode())
 	if err := s.writeAll(ctx, m.rows); err != nil {
 		s.garbage.deleteOrphans(m.orphans()...) // some of them may have been written
@@ -277,14 +279,14 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 	before := r.head.moveListID()
 	if before.last == 0 {
 		before = r.fingerprints.of // a run without cold records has none
-		s.runs.setFingerprints(r, fingerprints{of: before})
+		s.runs.setFingerprints(r, fingerprints{of: before, exact: true})
 	}
 	s.noteApplied(r, m.edit)
 	if !r.known { // other writes were applied after it
 		return true, nil
 	}
 	if s.moveLists.learn(r.id, m.list); r.fingerprints.of == before {
-		s.runs.setFingerprints(r, fingerprints{m.list.id(), mergeFingerprints(r.fingerprints.all, m.fingerprints)})
+		s.runs.setFingerprints(r, r.fingerprints.with(m.fingerprints, m.list.id()))
 	}
 	return true, nil
 }

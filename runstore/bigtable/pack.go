@@ -1,6 +1,7 @@
 package bigtable
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -87,15 +88,8 @@ func (e errMissing) Error() string {
 // fetchValues reads values from packs. It returns errMissing if one is missing.
 func (s *engine) fetchValues(ctx context.Context, wanted []wantedValue) error {
 	var first error
-	err := s.fetchEachValue(ctx, wanted, func(_ int, missing error) {
-		if first == nil {
-			first = missing
-		}
-	})
-	if err != nil {
-		return err
-	}
-	return first
+	err := s.fetchEachValue(ctx, wanted, func(_ int, missing error) { first = cmp.Or(first, missing) })
+	return cmp.Or(err, first)
 }
 
 // fetchEachValue reads values from packs, and calls missing for each that is missing.

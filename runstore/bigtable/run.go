@@ -37,7 +37,7 @@ type cachedRun struct {
 	pendingSeal atomic.Pointer[pendingSeal] // segments that the next write records
 
 	fingerprints fingerprints // of the cold records
-	absentReads  int          // reads of cold records that found none
+	coldReads    int64        // keys for which cold records were read
 	keptBytes    int64        // head.RecordBytes after the last move
 	moving       atomic.Bool
 }
@@ -56,7 +56,7 @@ func (r *cachedRun) term(refusal error) term {
 type runCache struct {
 	mu           sync.Mutex
 	all          map[runstore.RunID]*cachedRun
-	fingerprints int // fingerprints of all runs
+	fingerprints int // the weight of the fingerprints of all runs
 }
 
 // Bounds of what a handle remembers.
@@ -122,7 +122,7 @@ func (rs *runCache) evict() {
 			return
 		}
 		if r.refs == 0 {
-			rs.fingerprints -= len(r.fingerprints.all)
+			rs.fingerprints -= r.fingerprints.weight()
 			delete(rs.all, id)
 		}
 	}
@@ -134,15 +134,18 @@ func (r *cachedRun) forget() {
 	r.former, r.terms, r.ended = nil, nil, nil
 }
 
-// isAbsent reports whether there certainly is no record of a key, if the handle is up to date.
-func (r *cachedRun) isAbsent(key runstore.RecordKey) bool {
-	return r.all && (r.head.Moved == 0 || !r.mayBeCold(key))
-}
-
-// mayBeCold reports whether there may be a cold record of a key, if the handle is up to date.
-func (r *cachedRun) mayBeCold(key runstore.RecordKey) bool {
-	known := r.fingerprints.of == r.head.moveListID()
-	return key != runstore.SummaryKey && !(known && !r.fingerprints.has(key))
+// knows reports whether the handle knows the version of a record, or that it is absent, if the handle is up to
+// date. It looks among the cold records, too.
+func (r *cachedRun) knows(key runstore.RecordKey) bool {
+	if _, known := r.records[key]; known {
+		return true
+	}
+	m, sure := r.fingerprints.find(r.head.moveListID(), key)
+	if !r.all || !sure {
+		return false
+	}
+	r.records[key] = m
+	return true
 }
 
 // judgedHead returns the head with the former grants, in the form in which package rules judges requests for
