@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -191,5 +192,23 @@ func TestHandlesInTurn(t *testing.T) {
 	}
 	if got := query[string](t, path, `SELECT group_concat(no) FROM (SELECT no FROM batches ORDER BY no)`); got != "1,2,3,4,5,6,7,8,9,10" {
 		t.Errorf("the %d results have the numbers %s", n, got)
+	}
+}
+
+// TestStoredResults stores results with each field set and unset. They are read with package json, as former
+// versions of this package do.
+func TestStoredResults(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	for _, want := range []sqlite.StoredResult{
+		{Committed: runstore.Committed{Time: at}},
+		{Committed: runstore.Committed{Time: at.Add(time.Microsecond), FirstSeq: 7, LastSeq: 1 << 60, Versions: []runstore.Version{0}}},
+		{Committed: runstore.Committed{Time: at.Add(-time.Second / 2), LastSeq: 9, Versions: []runstore.Version{1, 0, 1 << 60}}, MultiCommitID: []byte{0, 255, 62, 63}},
+		{Committed: runstore.Committed{Time: at}, Token: 1 << 60, Former: runstore.EndExpired},
+	} {
+		var got sqlite.StoredResult
+		if err := json.Unmarshal(want.Text(), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, %v, want %+v", want.Text(), got, err, want)
+		}
 	}
 }

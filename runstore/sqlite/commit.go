@@ -21,38 +21,51 @@ func (e *engine) Commit(ctx context.Context, batch runstore.Batch) (runstore.Com
 // commit applies a batch, or returns the result of a batch that was applied before. For a batch
 // that needs no read of the run's row, extend checks the id.
 func (tx *tx) commit(b runstore.Batch) (runstore.Committed, error) {
-	if !checkedByExtend(b) {
+	fast, err := tx.checkedByExtend(b)
+	if err != nil {
+		return runstore.Committed{}, err
+	}
+	var r *row
+	if !fast {
 		if first, err := tx.replay(b.Run(), rules.BatchResult(b.ID)); err != nil || first != nil {
 			return first.committed(), err
 		}
-	}
-	done, err := tx.checkAndApply(b, nil)
-	if err != nil {
-		var repeated *repeatedError
-		if errors.As(err, &repeated) {
-			return repeated.first.committed(), nil
-		}
-	}
-	return done, err
-}
-
-// checkedByExtend reports whether extend checks all guards of a batch and its id, so that the run's
-// row need not be read first.
-func checkedByExtend(b runstore.Batch) bool {
-	g := b.Guards()
-	return len(g.Versions) == 0 && len(g.Statuses) == 0 && g.NextSeq == 0 && g.Token == nil &&
-		b.Status == nil && b.Runnable.IsZero() && !b.Release && !b.Purge && b.History() == nil
-}
-
-// checkAndApply checks the guards of a batch and applies it.
-func (tx *tx) checkAndApply(b runstore.Batch, multiCommitID []byte) (runstore.Committed, error) {
-	var r *row
-	if !checkedByExtend(b) {
-		var err error
 		if r, err = tx.guarded(b); err != nil {
 			return runstore.Committed{}, err
 		}
 	}
+	done, err := tx.applyBatch(r, b, nil)
+	var repeated *repeatedError
+	if errors.As(err, &repeated) {
+		return repeated.first.committed(), nil
+	}
+	return done, err
+}
+
+// checkedByExtend reports whether extend checks what is left of the guards of a batch and its id, so
+// that the run's row need not be read first. A guard that does not hold is left to guarded, which
+// reports the first of them.
+func (tx *tx) checkedByExtend(b runstore.Batch) (bool, error) {
+	g := b.Guards()
+	if len(g.Statuses) > 0 || g.Token != nil || b.Status != nil || !b.Runnable.IsZero() || b.Release || b.Purge || b.History() != nil {
+		return false, nil
+	}
+	if len(g.Versions) == 0 && g.NextSeq == 0 {
+		return true, nil
+	}
+	at, err := tx.lookUp(b.Run())
+	hold := err == nil && (g.NextSeq == 0 || g.NextSeq == at.last+1)
+	for version := tx.versions(at.no); hold && len(g.Versions) > 0; g.Versions = g.Versions[1:] {
+		var current runstore.Version
+		current, err = version(g.Versions[0].Key)
+		hold = err == nil && current == g.Versions[0].Version
+	}
+	return hold, err
+}
+
+// applyBatch applies a batch and stores its result. r is the run's row, nil if extend checks the
+// fence and the id.
+func (tx *tx) applyBatch(r *row, b runstore.Batch, multiCommitID []byte) (runstore.Committed, error) {
 	name := rules.BatchResult(b.ID)
 	if b.Purge {
 		name = "" // a purge deletes all results of the run
@@ -62,7 +75,7 @@ func (tx *tx) checkAndApply(b runstore.Batch, multiCommitID []byte) (runstore.Co
 		return done, err
 	}
 	at := tx.store.heads[b.Run()] // extend has stored it
-	return done, tx.storeResult(at.no, name, at.results, storedResult{Committed: done, MultiCommitID: multiCommitID})
+	return done, tx.storeResult(at.no, name, at.results, &storedResult{Committed: done, MultiCommitID: multiCommitID})
 }
 
 // guarded returns the run of a batch, or the error of the first guard that does not hold.
@@ -96,14 +109,10 @@ const (
 var sqlAppend = func() (all [8]string) {
 	for kind := range all {
 		var parts []string
-		if kind&extendUnderFence != 0 {
-			parts = append(parts, "fenced")
-		}
-		if kind&extendWithName != 0 {
-			parts = append(parts, "named")
-		}
-		if kind&extendWithRecords != 0 {
-			parts = append(parts, "records")
+		for i, part := range []string{"fenced", "named", "records"} {
+			if kind>>i&1 != 0 {
+				parts = append(parts, part)
+			}
 		}
 		all[kind] = sqlFiles.Statement("append", parts...)
 	}
@@ -269,14 +278,10 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 	at, remembered := tx.store.heads[id]
 	for {
 		if !remembered {
-			v, err := tx.c.one(tx.ctx, sqlAppendLookUp, blob(id))
-			if err != nil {
+			var err error
+			if at, err = tx.lookUp(id); err != nil {
 				return cachedHead{}, err
 			}
-			if v == nil {
-				return cachedHead{}, runstore.ErrNotFound
-			}
-			at = cachedHead{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64)), results: v[3].(int64)}
 		}
 		args := make([]driver.Value, 0, 11)
 		args = append(args, int64(at.last)+int64(n), data(where), progressed, at.no, int64(at.last))
@@ -307,9 +312,23 @@ func (tx *tx) advance(id runstore.RunID, kind, n int, where []byte, f runstore.F
 			}
 			return cachedHead{}, tx.refused(id, func(r *row) error { return r.Fence(f, tx.now) })
 		}
-		delete(tx.store.heads, id)
 		remembered = false
 	}
+}
+
+// lookUp reads the part of a run's row that extend needs, and caches it.
+func (tx *tx) lookUp(id runstore.RunID) (at cachedHead, err error) {
+	v, err := tx.c.one(tx.ctx, sqlAppendLookUp, blob(id))
+	if err == nil && v == nil {
+		err = runstore.ErrNotFound
+	}
+	if err != nil {
+		delete(tx.store.heads, id)
+		return at, err
+	}
+	at = cachedHead{no: v[0].(int64), last: runstore.Seq(v[1].(int64)), tail: int(v[2].(int64)), results: v[3].(int64)}
+	tx.store.heads.set(id, at)
+	return at, nil
 }
 
 // errDisagree cannot occur as long as the statement and package rules agree. If a change makes them

@@ -35,6 +35,7 @@ type conn struct {
 	raw    driver.Conn
 	stmts  map[string]driver.Stmt
 	args   []driver.NamedValue // the arguments of the running statement, reused by the next
+	text   []byte              // the last stored result, likewise
 	damage *damage             // records the errors of all statements
 }
 
@@ -205,13 +206,4 @@ func flag(b bool) driver.Value {
 		return int64(1)
 	}
 	return int64(0)
-}
-
-// all returns every row of a query.
-func (c *conn) all(ctx context.Context, query string, args ...driver.Value) (rows [][]driver.Value, err error) {
-	err = c.query(ctx, query, func(row []driver.Value) error {
-		rows = append(rows, append([]driver.Value(nil), row...))
-		return nil
-	}, args...)
-	return rows, err
 }

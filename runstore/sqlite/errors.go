@@ -19,18 +19,16 @@ func classify(_ runstore.RunID, err error) error {
 	return unavailable(err)
 }
 
-func unavailable(cause error) error { return outcome.WithKind(kindOf(cause), cause) }
-
-// kindOf classifies an error of a statement other than COMMIT, after which nothing was applied.
-func kindOf(err error) error {
+// unavailable classifies the error of a statement other than COMMIT, after which nothing was applied.
+func unavailable(cause error) error {
+	kind := runstore.ErrUnavailable
 	switch {
-	case isDamage(err):
-		return runstore.ErrCorrupt
-	case code(err) == sqlite3.SQLITE_TOOBIG:
-		return runstore.ErrTooLarge
-	default:
-		return runstore.ErrUnavailable
+	case isDamage(cause):
+		kind = runstore.ErrCorrupt
+	case code(cause) == sqlite3.SQLITE_TOOBIG:
+		kind = runstore.ErrTooLarge
 	}
+	return outcome.WithKind(kind, cause)
 }
 
 // code returns SQLite's primary result code, 0 for an error that is not SQLite's.

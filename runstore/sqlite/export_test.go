@@ -60,6 +60,12 @@ func Scans() map[string]int {
 // StatementFaults returns what is wrong with the files of the folder sql.
 func StatementFaults() []string { return sqlFiles.Faults() }
 
+// StoredResult is storedResult.
+type StoredResult = storedResult
+
+// Text returns a result in its stored form.
+func (k *storedResult) Text() []byte { return k.append(nil) }
+
 // RowsPerLook is rowsPerLook.
 const RowsPerLook = rowsPerLook
 
@@ -76,8 +82,8 @@ func ReadRows(ctx context.Context, s *Store, n int64, each func()) error {
 
 // JournalMode returns the journal mode of the database.
 func JournalMode(ctx context.Context, s *Store) string {
-	c := s.engine.takeWriter()
-	defer s.engine.giveWriter(c)
+	c := <-s.engine.writers
+	defer func() { s.engine.writers <- c }()
 	row, err := c.one(ctx, "PRAGMA journal_mode")
 	if err != nil {
 		return err.Error()
@@ -136,7 +142,7 @@ func BreakWatermark(t *testing.T, s *Store) {
 		t.Fatal(err)
 	}
 	// The file may be another one than before, after a failed write has removed that.
-	if w.id, err = idOfFile(file); err != nil {
+	if w.id, err = file.Stat(); err != nil {
 		t.Fatal(err)
 	}
 	w.file = file
@@ -184,7 +190,8 @@ func Committing(s *Store) bool { return len(s.engine.own.lock) > 0 }
 // Changes returns how much has changed in the store.
 func Changes(s *Store) (n int64, err error) {
 	err = s.engine.read(context.Background(), func(c *conn) error {
-		n, err = c.changes()
+		p, err := readProgress(context.Background(), c)
+		n = p.changes()
 		return err
 	})
 	return n, err

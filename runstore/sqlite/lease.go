@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql/driver"
 	"fmt"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -94,8 +95,8 @@ func (tx *tx) grant(r *row, req runstore.AcquireRequest) (granted runstore.Grant
 	if granted.Committed, err = tx.saveWith(r, req.Run, req.Writes, granted.Fence()); err != nil || req.Writes.IsZero() {
 		return granted, err
 	}
-	first := storedResult{Committed: granted.Committed, Token: granted.Token, Former: granted.Former}
-	return granted, tx.remember(r.no, rules.GrantResult(req.Grant), first)
+	return granted, tx.remember(r.no, rules.GrantResult(req.Grant),
+		&storedResult{Committed: granted.Committed, Token: granted.Token, Former: granted.Former})
 }
 
 // saveWith writes a run's row back and applies the writes that belong to the change.
@@ -191,7 +192,7 @@ func (tx *tx) renewWith(req runstore.RenewRequest) (renewed runstore.Renewed, er
 	if renewed.Lease, err = tx.renew(req); err != nil {
 		return renewed, fmt.Errorf("renew after the writes: %v", err) // no refusal: the transaction must go
 	}
-	return renewed, tx.remember(r.no, name, storedResult{Committed: renewed.Committed})
+	return renewed, tx.remember(r.no, name, &storedResult{Committed: renewed.Committed})
 }
 
 // ReleaseLease implements adapter.Core.
@@ -222,20 +223,19 @@ func (e *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 		if err != nil || req.Writes.IsZero() {
 			return done, err
 		}
-		return done, tx.remember(r.no, name, storedResult{Committed: done, Token: f.Token()})
+		return done, tx.remember(r.no, name, &storedResult{Committed: done, Token: f.Token()})
 	})
 }
 
 // Epochs implements runstore.EpochManager.
 func (e *engine) Epochs(ctx context.Context) (epochs []runstore.EpochChange, err error) {
 	err = e.read(ctx, func(c *conn) error {
-		v, err := c.all(ctx, sqlEpochList)
-		for _, row := range v {
+		return c.query(ctx, sqlEpochList, func(row []driver.Value) error {
 			epochs = append(epochs, runstore.EpochChange{
 				Epoch: runstore.Epoch(row[0].(int64)), At: runstore.FromMicros(row[1].(int64)), Reason: text[string](row[2]),
 			})
-		}
-		return err
+			return nil
+		})
 	})
 	return epochs, err
 }

@@ -73,13 +73,10 @@ func newerSchema(version int) error {
 // know. The check is cheap: the version is in the file's header, which the transaction has read.
 func refuseNewer(ctx context.Context, c *conn) error {
 	row, err := c.one(ctx, "PRAGMA user_version")
-	if err == nil && row[0].(int64) <= int64(len(migrations)) {
-		return nil
+	if err == nil && row[0].(int64) > int64(len(migrations)) {
+		err = newerSchema(int(row[0].(int64)))
 	}
-	if err != nil {
-		return err
-	}
-	return newerSchema(int(row[0].(int64)))
+	return err
 }
 
 // migrate brings the schema up to date in one transaction. When several processes start at once,

@@ -78,16 +78,5 @@ func (tx *tx) restore(no int64, w runstore.RecordWrite, was runstore.Record) err
 	if err != nil {
 		return err
 	}
-	if v[0].(int64) > 0 {
-		if _, err := tx.c.exec(tx.ctx, sqlEntriesDelete, no, blob(w.Key)); err != nil {
-			return err
-		}
-	}
-	for _, p := range w.Index {
-		if _, err := tx.c.exec(tx.ctx, sqlEntryInsert, blob(p.Index), p.At.Resolve(tx.now).UnixMicro(), written, no, blob(w.Key)); err != nil {
-			return err
-		}
-	}
-	_, err = tx.c.exec(tx.ctx, sqlRecordCountEntries, int64(len(w.Index)), no, blob(w.Key))
-	return err
+	return tx.place(no, w, v[0].(int64), written)
 }

@@ -18,11 +18,12 @@ func (e *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]r
 			return results(done), err
 		}
 		// An operation that refuses must not have written yet, so all guards are checked first.
+		rows := make([]*row, len(batches))
 		for i, b := range batches {
 			if done[i] != nil {
 				continue
 			}
-			if _, err := tx.guarded(b); err != nil {
+			if rows[i], err = tx.guarded(b); err != nil {
 				return nil, err
 			}
 		}
@@ -30,7 +31,7 @@ func (e *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]r
 			if done[i] != nil {
 				continue
 			}
-			fresh, err := tx.checkAndApply(b, multiCommitID)
+			fresh, err := tx.applyBatch(rows[i], b, multiCommitID)
 			if err != nil {
 				// All guards held above, so this is no refusal, and earlier batches are written:
 				// the error must roll the transaction back.

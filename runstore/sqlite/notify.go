@@ -36,16 +36,6 @@ func ownChangeCount(path string) *changeCount {
 	return count.(*changeCount)
 }
 
-// changes returns a number that grows with every change of the store. A transaction that only
-// refused writes, or only set the clock, does not change it.
-func (c *conn) changes() (int64, error) {
-	row, err := c.one(context.Background(), sqlChangesRead)
-	if err != nil {
-		return 0, err
-	}
-	return row[0].(int64), nil
-}
-
 // Wakeups implements runstore.Notifier. Commits of this process cause a wake-up at once, those of
 // other processes within a few tens of milliseconds.
 func (e *engine) Wakeups(ctx context.Context) (<-chan struct{}, error) {
@@ -133,11 +123,11 @@ func (w *watcher) look() (changed bool, err error) {
 	if err != nil || v[0] == w.version {
 		return false, err
 	}
-	all, err := w.conn.changes()
+	p, err := readProgress(context.Background(), w.conn)
 	if err != nil {
 		return false, err
 	}
-	foreign := all - w.engine.own.n
+	foreign := p.changes() - w.engine.own.n
 	changed = foreign > w.known
 	w.version, w.known = v[0], foreign
 	return changed, nil

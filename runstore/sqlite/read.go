@@ -70,11 +70,11 @@ func (e *engine) ReadTerms(ctx context.Context, id runstore.RunID) (terms []runs
 // ReadRecords implements adapter.Core.
 func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.RecordQuery) (records []runstore.Record, err error) {
 	err = e.read(ctx, func(c *conn) error {
-		no, err := c.one(ctx, sqlRunNumber, blob(id))
+		run, err := c.one(ctx, sqlAppendLookUp, blob(id))
 		if err != nil {
 			return err
 		}
-		if no == nil {
+		if run == nil {
 			return runstore.ErrNotFound
 		}
 		collect := func(v []driver.Value) error {
@@ -82,7 +82,7 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 			return nil
 		}
 		for _, key := range slices.Compact(slices.Sorted(slices.Values(q.Keys))) {
-			if err := c.query(ctx, sqlRecordsByKey, collect, no[0], blob(key)); err != nil {
+			if err := c.query(ctx, sqlRecordsByKey, collect, run[0], blob(key)); err != nil {
 				return err
 			}
 		}
@@ -95,7 +95,7 @@ func (e *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 			r := scanRecord(v)
 			records = append(records, r)
 			return enough(p.Add(len(r.Value)))
-		}, no[0], data(from), end, int64(q.Limit))
+		}, run[0], data(from), end, int64(q.Limit))
 	})
 	return records, err
 }

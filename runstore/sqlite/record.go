@@ -16,20 +16,26 @@ func (tx *tx) change(no int64, r *row, w runstore.RecordWrite, stamp runstore.St
 		return 0, err
 	}
 	version, had := runstore.Version(v[0].(int64)), v[1].(int64)
+	return version, tx.place(no, w, had, at)
+}
+
+// place replaces the index entries of a record, which had so many, by those of a write at a time.
+func (tx *tx) place(no int64, w runstore.RecordWrite, had, at int64) error {
 	if had > 0 {
 		if _, err := tx.c.exec(tx.ctx, sqlEntriesDelete, no, blob(w.Key)); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	for _, p := range w.Index {
 		if _, err := tx.c.exec(tx.ctx, sqlEntryInsert, blob(p.Index), p.At.Resolve(tx.now).UnixMicro(), at, no, blob(w.Key)); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	if had != int64(len(w.Index)) {
-		_, err = tx.c.exec(tx.ctx, sqlRecordCountEntries, int64(len(w.Index)), no, blob(w.Key))
+	if had == int64(len(w.Index)) {
+		return nil
 	}
-	return version, err
+	_, err := tx.c.exec(tx.ctx, sqlRecordCountEntries, int64(len(w.Index)), no, blob(w.Key))
+	return err
 }
 
 func (tx *tx) delete(no int64, r *row, key runstore.RecordKey) error {

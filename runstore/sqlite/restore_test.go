@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	driver "modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -224,6 +225,25 @@ func TestRestoreAfterARemovedWatermark(t *testing.T) {
 	}
 	copied := backup(t, path)
 	if err := appendEvent(t, busy, lease); err != nil {
+		t.Fatal(err)
+	}
+	checkEpochRaised(t, restored(t, path, copied))
+}
+
+// TestRestoreAfterAReplacedWatermark replaces the watermark of an open store by hand. A second later the
+// store records its progress in the new file, where the next opening reads it.
+func TestRestoreAfterAReplacedWatermark(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, embedded.NewHost())
+	lease := held(t, s, runstore.MaxTTL)
+	copyFile(t, path+"-witness", path+"-new")
+	if err := os.Rename(path+"-new", path+"-witness"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	copied := backup(t, path)
+	if err := appendEvent(t, s, lease); err != nil {
 		t.Fatal(err)
 	}
 	checkEpochRaised(t, restored(t, path, copied))

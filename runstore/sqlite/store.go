@@ -280,10 +280,6 @@ func (db *database) closeConnections() error {
 	return errors.Join(append(errs, (<-db.writers).close())...)
 }
 
-// takeWriter takes the writing connection; giveWriter returns it.
-func (db *database) takeWriter() *conn  { return <-db.writers }
-func (db *database) giveWriter(c *conn) { db.writers <- c }
-
 // read runs f in a read transaction, which sees one consistent state and holds no lock that a
 // writer waits for.
 func (e *engine) read(ctx context.Context, f func(c *conn) error) error {

@@ -34,7 +34,7 @@ type state struct {
 
 // cachedState is the state after this connection's last transaction, with SQLite's data version at
 // that time. A transaction that begins at the same version need not read the state, because no
-// other connection has committed in between.
+// other connection has committed in between. beginWrite clears known otherwise.
 type cachedState struct {
 	known   bool
 	version uint32
@@ -48,7 +48,10 @@ func (db *database) beginWrite(ctx context.Context, c *conn) error {
 	if _, err := c.exec(context.Background(), "BEGIN IMMEDIATE"); err != nil { // without ctx, see snapshot
 		return err
 	}
-	for wait := newLockBackoff(); !db.watermark.lock(); wait.pause() {
+	if version, err := c.dataVersion(); err != nil || version != db.lastState.version {
+		db.lastState.known = false
+	}
+	for wait := newLockBackoff(); !db.watermark.lock(db.lastState.known); wait.pause() {
 		if ctx.Err() != nil {
 			_, err := c.exec(context.Background(), "ROLLBACK")
 			return errors.Join(errLocked, err)
@@ -69,12 +72,8 @@ func (db *database) newTx(ctx context.Context, c *conn) (*tx, error) {
 
 // start determines the state in which the transaction begins.
 func (tx *tx) start() error {
-	version, err := tx.c.dataVersion()
-	if err != nil {
-		return err
-	}
 	clock := tx.store.clock
-	if last := tx.store.lastState; last.known && last.version == version {
+	if last := tx.store.lastState; last.known {
 		tx.state = last.state
 	} else {
 		if err := refuseNewer(tx.ctx, tx.c); err != nil {
@@ -104,9 +103,9 @@ func (tx *tx) start() error {
 	return nil
 }
 
-// readClock advances the transaction's time, for operations that joined the transaction after its
-// beginning: a strict lease that expired before an operation began must not be live for that
-// operation.
+// readClock advances the transaction's time, for operations that joined the transaction after newTx
+// had read the clock: a strict lease that expired before an operation began must not be live for
+// that operation.
 func (tx *tx) readClock() {
 	if now, _ := tx.store.clock.now(); now.After(tx.now) {
 		tx.setNow(now)
@@ -141,11 +140,13 @@ func (db *database) committed(tx *tx) {
 	}
 	version, err := tx.c.dataVersion()
 	db.lastState = cachedState{err == nil, version, tx.state}
+	if tx.made() == 0 {
+		db.watermark.unlock()
+		return
+	}
 	db.progress.Changes, db.progress.Position = tx.changes, tx.next-1
 	db.watermark.record(db.progress)
-	if tx.made() > 0 {
-		db.waiters.Wake(runstore.OnWrite, anyRun)
-	}
+	db.waiters.Wake(runstore.OnWrite, anyRun)
 }
 
 var errReadOnly = &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "write", Problem: "the store was opened read-only"}

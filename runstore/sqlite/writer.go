@@ -60,7 +60,7 @@ type operation struct {
 	alone bool // its last transaction failed, so it shares the next one with no other; guarded by the writer's lock
 	state atomic.Int32
 	err   error
-	leads bool // the lead was passed to it; guarded by the writer's lock
+	leads atomic.Bool // the lead was passed to it
 	// turn receives a value when the operation was put back, when it got the lead, and when it has
 	// finished: each at most once. It is nil for an operation that leads from the beginning.
 	turn chan struct{}
@@ -95,7 +95,7 @@ func (w *writer) doSynced(ctx context.Context, apply func(*tx) error) error {
 }
 
 func (w *writer) submit(op *operation) error {
-	for leads := w.enqueue(op); !leads; leads = w.leads(op) {
+	for leads := w.enqueue(op); !leads; leads = op.leads.Load() {
 		select {
 		case <-op.turn:
 		case <-op.ctx.Done():
@@ -114,13 +114,6 @@ func (w *writer) submit(op *operation) error {
 	}
 	w.group(op)
 	return op.err
-}
-
-// leads reports whether the lead was passed to an operation.
-func (w *writer) leads(op *operation) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return op.leads
 }
 
 // wake lets the caller of an operation look at it.
@@ -150,7 +143,7 @@ func (w *writer) withdraw(op *operation) {
 	if i := slices.Index(w.queue, op); i >= 0 { // removed, because it may hold megabytes
 		w.queue = slices.Delete(w.queue, i, i+1)
 	}
-	if op.leads {
+	if op.leads.Load() {
 		w.passLead()
 	}
 }
@@ -160,7 +153,7 @@ func (w *writer) withdraw(op *operation) {
 func (w *writer) passLead() {
 	for len(w.queue) > 0 {
 		if op := w.queue[0]; op.state.Load() == opWaiting {
-			op.leads = true
+			op.leads.Store(true)
 			op.wake()
 			return
 		}
@@ -207,7 +200,7 @@ func (w *writer) putBack(group []*operation) {
 
 // group runs one group as its leader, the leader's own operation first.
 func (w *writer) group(leader *operation) {
-	c := w.store.takeWriter()
+	c := <-w.store.writers
 	group, err := w.transact(c, leader)
 	var broken *brokenError
 	if errors.As(err, &broken) && len(group) > 1 {
@@ -233,7 +226,7 @@ func (w *writer) transact(c *conn, leader *operation) ([]*operation, error) {
 		// An error would leave the store slower, and no less safe.
 		defer func() { _ = c.script(context.Background(), "PRAGMA synchronous = NORMAL") }()
 	}
-	tx, err := w.begin(c, leader)
+	err := w.begin(c, leader)
 	if errors.Is(err, errAbandoned) {
 		leader.state.Store(opWithdrawn)
 		leader.err = unavailable(errors.Join(leader.ctx.Err(), err))
@@ -243,12 +236,16 @@ func (w *writer) transact(c *conn, leader *operation) ([]*operation, error) {
 	if err != nil {
 		return group, err
 	}
+	tx, err := w.store.newTx(context.Background(), c) // it serves many callers, and no single context ends it
+	if err != nil {
+		return group, unavailable(err)
+	}
 	return w.run(tx, group)
 }
 
 // release returns the connection and passes the lead.
 func (w *writer) release(c *conn) {
-	w.store.giveWriter(c)
+	w.store.writers <- c
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.passLead()
@@ -269,20 +266,20 @@ var errAbandoned = errors.New("the caller gave up while another process held the
 
 // begin starts a write transaction. It waits while other processes hold the lock, for as long as
 // the leader's caller waits.
-func (w *writer) begin(c *conn, leader *operation) (*tx, error) {
+func (w *writer) begin(c *conn, leader *operation) error {
 	for wait := newLockBackoff(); ; {
 		if err := w.store.damage.refusal(); err != nil {
-			return nil, unavailable(err)
+			return unavailable(err)
 		}
 		err := w.store.beginWrite(leader.ctx, c)
 		if err == nil {
-			return w.store.newTx(context.Background(), c) // it serves many callers, and no single context ends it
+			return nil
 		}
 		if !isBusy(err) {
-			return nil, unavailable(err)
+			return unavailable(err)
 		}
 		if leader.ctx.Err() != nil {
-			return nil, errAbandoned
+			return errAbandoned
 		}
 		wait.pause()
 	}
@@ -303,7 +300,9 @@ func (e *brokenError) Unwrap() error { return e.error }
 // can run, for as long as that brings another operation. A lone writer never yields.
 func (w *writer) run(tx *tx, group []*operation) ([]*operation, error) {
 	for applied := 0; applied < len(group); {
-		tx.readClock()
+		if applied > 0 {
+			tx.readClock()
+		}
 		if err := w.apply(tx, group[applied:]); err != nil {
 			return group, err
 		}

@@ -1,2 +1,0 @@
--- epoch_read returns the epoch.
-SELECT epoch FROM store
