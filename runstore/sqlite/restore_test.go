@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	driver "modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -230,7 +229,7 @@ func TestRestoreAfterARemovedWatermark(t *testing.T) {
 	checkEpochRaised(t, restored(t, path, copied))
 }
 
-// TestRestoreAfterAReplacedWatermark replaces the watermark of an open store by hand. A second later the
+// TestRestoreAfterAReplacedWatermark replaces the watermark of an open store by hand. 32 commits later the
 // store records its progress in the new file, where the next opening reads it.
 func TestRestoreAfterAReplacedWatermark(t *testing.T) {
 	t.Parallel()
@@ -241,7 +240,11 @@ func TestRestoreAfterAReplacedWatermark(t *testing.T) {
 	if err := os.Rename(path+"-new", path+"-witness"); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	for range 32 {
+		if err := appendEvent(t, s, lease); err != nil {
+			t.Fatal(err)
+		}
+	}
 	copied := backup(t, path)
 	if err := appendEvent(t, s, lease); err != nil {
 		t.Fatal(err)

@@ -35,8 +35,8 @@ import (
 //     raises no epoch and does no harm.
 //  3. A watermark that cannot be written is removed. A process whose file was removed by another
 //     process opens the file that is there now. It looks whether its own is still there when another
-//     connection has committed, because only a process that has committed removes the file, and once
-//     a second in any case, for a file that was replaced by hand.
+//     connection has committed, because only a process that has committed removes the file, and every
+//     lookEvery transactions, for a file that was replaced by hand.
 //
 // The leader of the writer uses it, so it needs no lock within the process.
 type watermark struct {
@@ -46,8 +46,13 @@ type watermark struct {
 	known progress    // the progress that this handle wrote into file last, or found there
 	line  []byte      // a buffer
 
-	looked time.Time // when file was last found at path
+	unseen int // transactions since file was last found at path
 }
+
+// lookEvery is 32. A look takes 1.4 µs. On Linux from 6.13 it also makes the next write stamp the file
+// anew, and the stamp is part of the next sync: 50 µs of 200 µs, if each transaction looked
+// (BenchmarkLoneWriter).
+const lookEvery = 32
 
 // progress is how much a database has committed.
 type progress struct {
@@ -95,12 +100,10 @@ func (w *watermark) lock(alone bool) bool {
 	}
 	var there os.FileInfo
 	if err == nil {
-		if alone && time.Since(w.looked) < time.Second {
+		if w.unseen++; alone && w.unseen < lookEvery {
 			return true
 		}
-		w.looked = time.Now()
-		// On Linux from 6.13, asking for a file's times makes the next write stamp the file anew, and the
-		// stamp is part of the next sync: 50 µs of 200 µs, if each transaction asked (BenchmarkLoneWriter).
+		w.unseen = 0
 		there, err = os.Stat(w.path)
 	}
 	if err == nil && os.SameFile(there, w.id) {
