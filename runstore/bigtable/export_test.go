@@ -102,7 +102,8 @@ func OrphanScan(ctx context.Context, s *Store) {
 	OrphanScanOnce(ctx, s)
 }
 
-// OrphanScanOnce scans the marks of all shards, claimed or not. The handle must be one without workers.
+// OrphanScanOnce scans the marks of all shards, claimed or not, and retires those of idle runs. The handle must be
+// one without workers.
 func OrphanScanOnce(ctx context.Context, s *Store) {
 	all := make([]int, shards)
 	for i := range all {
@@ -110,9 +111,11 @@ func OrphanScanOnce(ctx context.Context, s *Store) {
 	}
 	u := s.engine.upkeep
 	renewal := u.renewal
-	u.claimed, u.renewed, u.renewal = all, s.engine.clock.local.Read(), math.MaxInt64
+	u.setClaimed(all)
+	u.renewal = math.MaxInt64
 	_ = s.engine.orphanScan(byTest(ctx), all)
 	u.renewal = renewal
+	Retire(ctx, s)
 }
 
 // ScanClaimed scans the marks that a handle without workers has claimed, and returns the number of shards.
@@ -125,7 +128,7 @@ func AgeClaims(s *Store) {
 	}
 }
 
-// RenewOften has a handle without workers renew its claims after each step of a scan.
+// RenewOften has a handle without workers renew its claims after each page of a scan.
 func RenewOften(s *Store) { s.engine.upkeep.renewal = 0 }
 
 // CollectGarbage collects garbage, and waits for no creation that may be under way.

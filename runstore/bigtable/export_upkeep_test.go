@@ -18,11 +18,11 @@ const ScanPage = scanPage
 // DeleteOneByOne has a handle without workers delete one row with each request.
 func DeleteOneByOne(s *Store) { s.engine.garbage.perRequest = 1 }
 
-// RetireBriefly has each scan of a handle without workers leave a retirement as soon as it may.
-func RetireBriefly(s *Store) { s.engine.upkeep.retireTime = 0 }
+// Retire retires the marks that scans of a handle without workers have queued.
+func Retire(ctx context.Context, s *Store) { s.engine.upkeep.retirePending(byTest(ctx)) }
 
-// StopRetiring ends the retirement that a scan of a handle without workers has left.
-func StopRetiring(s *Store) { s.engine.upkeep.stopRetiring() }
+// LoseClaims has a handle without workers know that it has no claims.
+func LoseClaims(s *Store) { s.engine.upkeep.claimed.Store(0) }
 
 // SetMaxMoves changes how many moves the list of a run has before a handle rewrites its cold rows.
 func SetMaxMoves(s *Store, n int64) { s.engine.moveLists.maxMoves = n }

@@ -23,9 +23,9 @@ import (
 // the log again.
 //
 // The scan deletes the mark of a run that has been idle for idleAfter and has nothing left to do. It records
-// that in the run's head first, so that the next write sets a mark again. It does so after it has scanned all
-// marks, and only for a short time (upkeep.retireMarks). It leaves a mark without a run to gc.go: the creation is
-// under way, or was never applied.
+// that in the run's head first, so that the next write sets a mark again. It only queues the run, and another
+// goroutine does the work (upkeep.retireLoop). It leaves a mark without a run to gc.go: the creation is under way,
+// or was never applied.
 
 const (
 	// orphanScanEvery is how often the handle that claimed a shard of the marks scans it, on
@@ -36,10 +36,9 @@ const (
 	idleAfter = 10 * time.Minute
 )
 
-// orphanScan scans the marks of the given shards, which are sorted, and then retires those of idle runs.
+// orphanScan scans the marks of the given shards, which are sorted.
 func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 	s.upkeep.lacked, s.upkeep.lacks = s.upkeep.lacks, map[runGeneration]int64{}
-	s.upkeep.scanBegan = s.clock.local.Read()
 	for len(mine) > 0 {
 		n := 1
 		for n < len(mine) && mine[n] == mine[n-1]+1 {
@@ -54,7 +53,7 @@ func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 				s.opts.Logger.Warn("bigtable: the orphan scan of some marks failed", "error", err)
 			}
 			if len(keys) == scanPage { // there may be more
-				_ = s.upkeep.keepClaim(ctx, int(keys[0][1])) // runs of lost shards are left out one by one
+				s.upkeep.keepClaims(ctx)
 			}
 			return nil
 		})
@@ -63,7 +62,6 @@ func (s *engine) orphanScan(ctx context.Context, mine []int) error {
 		}
 		mine = mine[n:]
 	}
-	s.upkeep.retireMarks(ctx)
 	return nil
 }
 
@@ -125,7 +123,7 @@ func (s *engine) scanMarks(ctx context.Context, keys []string) error {
 		}
 		switch {
 		case s.isIdle(id, parsed, x):
-			s.upkeep.addIdle(marks[id][0])
+			s.upkeep.toRetire.add(id)
 		case !parsed.head.Purged && x.through < parsed.head.Seq:
 			run := runGeneration{id, parsed.head.Generation}
 			s.upkeep.lacks[run] = parsed.head.Seq
@@ -155,8 +153,11 @@ func (s *engine) isIdle(id runstore.RunID, r *row, x *highWater) bool {
 
 // retireMark deletes what is left of a run that is idle or was purged, and then the run's mark. It first
 // replaces the run's revision, so that each earlier write has either been applied or never will be. It calls keep
-// between its requests, which may take until the next scan, and ends when keep returns an error.
+// before it begins and between its requests, and ends when keep returns an error.
 func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() error) error {
+	if err := keep(); err != nil {
+		return err
+	}
 	when := s.observe()
 	found, err := s.readRun(ctx, id, wholeFamily(familyFeed))
 	if err != nil || found.stored == nil || found.head.MarkRev == 0 {
@@ -172,8 +173,7 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords), moveListFilter()); err != nil || found.head.Rev != e.head.Rev {
 		return err
 	}
-	// The mark is deleted last, so a scan that is interrupted begins again. A scan that lost its claim would
-	// compete with that of the other handle: each replaces the revision that the other one relies on.
+	// The mark is deleted last, so a retirement that is interrupted begins again.
 	collect := func(keys []string) error {
 		if err := s.deleteDead(ctx, when, keys); err != nil {
 			return err

@@ -25,20 +25,23 @@ func (s wakeSignal) send() {
 // pendingRuns is the set of runs that a goroutine still has to work on.
 type pendingRuns struct {
 	wake wakeSignal // sent after each add
+	most int        // how many runs it has at most
 
 	mu  sync.Mutex
 	ids map[runstore.RunID]bool
 }
 
-func newPendingRuns() pendingRuns {
-	return pendingRuns{wake: newWakeSignal(), ids: map[runstore.RunID]bool{}}
+func newPendingRuns(most int) pendingRuns {
+	return pendingRuns{wake: newWakeSignal(), most: most, ids: map[runstore.RunID]bool{}}
 }
 
-// add adds runs to the set and wakes the goroutine.
+// add adds runs to the set while it has room, and wakes the goroutine.
 func (p *pendingRuns) add(ids ...runstore.RunID) {
 	p.mu.Lock()
 	for _, id := range ids {
-		p.ids[id] = true
+		if len(p.ids) < p.most {
+			p.ids[id] = true
+		}
 	}
 	p.mu.Unlock()
 	p.wake.send()
@@ -51,4 +54,15 @@ func (p *pendingRuns) take() []runstore.RunID {
 	ids := slices.Collect(maps.Keys(p.ids))
 	clear(p.ids)
 	return ids
+}
+
+// next removes one run from the set and returns it.
+func (p *pendingRuns) next() (id runstore.RunID, found bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id = range p.ids {
+		delete(p.ids, id)
+		return id, true
+	}
+	return "", false
 }

@@ -26,58 +26,31 @@ func plant(t testing.TB, tbl *client.Table, n int, key func(i int) string) {
 	}
 }
 
-// Scans publish the events of a handle that died while they retire the mark of a run that has left many rows:
-// each does a part of that and goes on to the next scan.
+// Scans publish the events of a handle that died while the mark of a run that has left many rows is retired: they
+// only queue it.
 func TestLargeRetirementDelaysNoFeed(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	scanner, dead, tbl := openBare(t, table), openBare(t, table), raw(t, table)
-	t.Cleanup(func() { bigtable.StopRetiring(scanner) })
-	bigtable.RetireBriefly(scanner)
 	lease := hold(t, dead, "purged")
-	plant(t, tbl, 3*bigtable.ScanPage, func(i int) string { return bigtable.SegmentKey("purged", 1, int64(i)) })
+	const segments = 2*bigtable.ScanPage + 100
+	plant(t, tbl, segments, func(i int) string { return bigtable.SegmentKey("purged", 1, int64(i)) })
 	purge(t, dead, lease)
 	hold(t, dead, "run")
 	commit(t, dead, signal("run", "of a handle that died"))
-	bigtable.OrphanScan(t.Context(), scanner) // two scans
+	for range 3 { // each of the first two claims half of the shards
+		bigtable.ScanClaimed(t.Context(), scanner)
+	}
 	if n := len(whole(t, openBare(t, table), 0, 10, nil)); n != 1 {
 		t.Errorf("the feed has %d events, want 1", n)
 	}
-	last := len(keys(t, tbl, "s"))
-	if last < 2*bigtable.ScanPage {
-		t.Errorf("the first two scans have left %d segments, want at least %d", last, 2*bigtable.ScanPage)
+	if left := len(keys(t, tbl, "s")); left != segments {
+		t.Errorf("the scans have left %d segments, want all %d", left, segments)
 	}
-	for range 10 {
-		bigtable.OrphanScanOnce(t.Context(), scanner)
-		left := len(keys(t, tbl, "s"))
-		if last-left > bigtable.ScanPage {
-			t.Errorf("one scan has deleted %d segments, want at most %d", last-left, bigtable.ScanPage)
-		}
-		last = left
+	bigtable.Retire(t.Context(), scanner)
+	if left, marks := len(keys(t, tbl, "s")), len(keys(t, tbl, "m")); left != 0 || marks != 1 {
+		t.Errorf("%d segments and %d marks remain, want none and that of the other run", left, marks)
 	}
-	if marks := len(keys(t, tbl, "m")); last != 0 || marks != 1 {
-		t.Errorf("%d segments and %d marks remain, want none and that of the other run", last, marks)
-	}
-}
-
-// Handles that retire marks for short times leave nothing of many idle runs.
-func TestBriefRetirementsEnd(t *testing.T) {
-	t.Parallel()
-	table := newTable(t)
-	s, tbl := openBare(t, table), raw(t, table)
-	idle(t, s)
-	for i := range 5 {
-		purge(t, s, hold(t, s, runID("purged", i)))
-	}
-	bigtable.RetireBriefly(s)
-	bigtable.Ahead(s, func() {
-		for n := 0; len(keys(t, tbl, "m")) > 0; n++ {
-			if n == 100 {
-				t.Fatalf("after %d scans %d marks remain, want none", n, len(keys(t, tbl, "m")))
-			}
-			bigtable.OrphanScanOnce(t.Context(), s)
-		}
-	})
 }
 
 // before has do called before a handle sends a request that reads or changes rows of a kind.
@@ -107,20 +80,19 @@ func (s *beforeSending) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// The retirement of a run with many cold rows and packs renews the claims of its handle between any two requests
-// that read cold rows or delete packs, and no such request concerns more than a page of rows.
-func TestLongRetirementKeepsItsClaims(t *testing.T) {
+// The retirement of a run with many cold rows and packs ends as soon as its handle has lost the claim: it sends no
+// further request that reads cold rows or deletes packs, and no such request concerns more than a page of rows.
+func TestLongRetirementEndsWithItsClaim(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
-	other, tbl := openBare(t, table), raw(t, table)
-	watching, requests := false, map[string]int{}
-	s := openBare(t, table, cool, before(func(method string, kind byte) {
-		if what := method + " " + string(kind); watching && (what == reads+" k" || what == writes+" d") {
-			if n := bigtable.ScanClaimed(t.Context(), other); n != 0 {
-				t.Errorf("before request %d of %q another handle has claimed %d shards", requests[what], what, n)
+	tbl := raw(t, table)
+	var s *bigtable.Store
+	requests, most := map[string]int{}, 0
+	s = openBare(t, table, cool, before(func(method string, kind byte) {
+		if what := method + " " + string(kind); most > 0 && (what == reads+" k" || what == writes+" d") {
+			if requests[what]++; requests[reads+" k"]+requests[writes+" d"] == most {
+				bigtable.LoseClaims(s)
 			}
-			bigtable.AgeClaims(other)
-			requests[what]++
 		}
 	}))
 	idle(t, s)
@@ -134,17 +106,19 @@ func TestLongRetirementKeepsItsClaims(t *testing.T) {
 	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // each claims half of the shards
-		bigtable.ScanClaimed(t.Context(), s)
+	for most = 1; most <= 7; most++ {
+		clear(requests)
+		scanIdleOnce(t, s)
+		want := map[string]int{reads + " k": min(most, 6)}
+		if most == 7 {
+			want[writes+" d"] = 1
+		}
+		if fmt.Sprint(requests) != fmt.Sprint(want) {
+			t.Errorf("a retirement that has lost its claim at request %d has made the requests %v, want %v", most, requests, want)
+		}
 	}
-	bigtable.RenewOften(s)
-	bigtable.ScanClaimed(t.Context(), other)
-	watching = true
-	bigtable.Ahead(s, func() { bigtable.ScanClaimed(t.Context(), s) })
-	watching = false
-	if want := map[string]int{reads + " k": 6, writes + " d": 3}; fmt.Sprint(requests) != fmt.Sprint(want) {
-		t.Errorf("the scan has made the requests %v, want %v", requests, want)
-	}
+	most = 0
+	scanIdleOnce(t, s)
 	if marks, packs := len(keys(t, tbl, "m")), len(keys(t, tbl, "d")); marks != 0 || packs != 0 {
 		t.Errorf("%d marks and %d packs remain, want none", marks, packs)
 	}

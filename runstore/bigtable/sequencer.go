@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -63,7 +64,7 @@ type progress struct {
 
 func newSequencer(s *engine) *sequencer {
 	return &sequencer{
-		store: s, pending: newPendingRuns(), lock: make(chan struct{}, 1), recent: map[int64]*feedPage{},
+		store: s, pending: newPendingRuns(math.MaxInt), lock: make(chan struct{}, 1), recent: map[int64]*feedPage{},
 		created: map[int64]bool{}, heads: map[runstore.RunID]progress{}, fed: map[runstore.RunID]progress{},
 	}
 }

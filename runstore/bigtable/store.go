@@ -153,6 +153,7 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 	s.background.Go(s.feed.work)
 	s.background.Go(s.upkeep.sealLoop)
 	s.background.Go(s.upkeep.scanLoop)
+	s.background.Go(s.upkeep.retireLoop)
 	s.background.Go(s.garbage.work)
 	return handle, nil
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"iter"
+	"math"
 	"math/rand/v2"
-	"slices"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -17,8 +17,8 @@ import (
 )
 
 // upkeep is the background work of a handle other than the feed and the deletions: it seals long runs
-// (seal.go), and scans for orphans (orphanscan.go). Each of the two has a goroutine, so neither delays the
-// other.
+// (seal.go), scans for orphans, and retires marks (orphanscan.go). Each of the three has a goroutine, so none
+// delays another.
 //
 // The marks are spread over 16 shards, and a handle scans the shards that it has claimed. So the work does
 // not grow with the number of handles. All claims are in one cell, which handles replace by compare-and-swap:
@@ -27,28 +27,20 @@ import (
 // no leases: they save work, and no guarantee depends on them, because two handles may scan one shard at the
 // same time.
 type upkeep struct {
-	store  *engine
-	id     uint64      // of the handle, in its claims
-	toSeal pendingRuns // runs with many events in their rows
+	store    *engine
+	id       uint64        // of the handle, in its claims
+	toSeal   pendingRuns   // runs with many events in their rows
+	toRetire pendingRuns   // runs that scans have found idle, whose marks are to be retired
+	claimed  atomic.Uint32 // the shards that the handle has claimed: a bit for each
 
 	// The goroutine of the scans owns the following.
 	scans    int
 	observed [shards]observedClaim
-	claimed  []int              // the shards that the present scan has claimed
 	renewed  localclock.Reading // when the claims were renewed last
 	renewal  time.Duration      // how long after that a scan renews them again
 	// lacks maps each run whose row does not say that the feed has all its events to its last event, as the
 	// present scan has read it. lacked is that map of the previous scan.
 	lacks, lacked map[runGeneration]int64
-	idle          []mark                  // of runs that scans have found idle, to be retired
-	isQueued      map[runstore.RunID]bool // the runs of idle
-	scanBegan     localclock.Reading      // when the present scan began
-	retiring      *retirement             // that the last scan has left unfinished, or nil
-	retireTime    time.Duration           // how long a scan retires marks
-	retiresSince  localclock.Reading      // when the present scan began to retire marks
-	retireBound   time.Duration           // how long the present scan retires marks
-	retired       time.Duration           // how long the last scan has retired marks
-	unfinished    bool                    // the last scan has left marks to retire
 }
 
 // claim names the handle that scans a shard of the marks. The zero claim is no claim.
@@ -72,10 +64,8 @@ const (
 	compactEvery = 8
 	// renewClaimsEvery is how often a scan renews its claims: four times in claimTTL.
 	renewClaimsEvery = claimTTL / 4
-	// retireTime is how long a scan retires marks at least. 2 s: the shortest pause between two scans.
-	retireTime = orphanScanEvery / 2
-	// maxIdle bounds the queue of marks to retire: many more than one scan can retire.
-	maxIdle = 10_000
+	// maxToRetire bounds the queue of marks to retire. Later scans find the others.
+	maxToRetire = 10_000
 )
 
 // claimUse is what updateClaims does with claims.
@@ -91,7 +81,7 @@ const (
 var errClaimLost = errors.New("bigtable: another handle has claimed the marks")
 
 func newUpkeep(s *engine) *upkeep {
-	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns(), renewal: renewClaimsEvery, isQueued: map[runstore.RunID]bool{}, retireTime: max(retireTime, s.opts.bound)}
+	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns(math.MaxInt), toRetire: newPendingRuns(maxToRetire), renewal: renewClaimsEvery}
 }
 
 // sealLoop seals runs that have become long, until the handle is closed.
@@ -123,7 +113,7 @@ func (u *upkeep) sealPending(ctx context.Context) {
 }
 
 // scanLoop scans the claimed shards for orphans, until the handle is closed. A handle without a claim looks
-// for free shards half as often. A scan that has left marks to retire is followed by the next at once.
+// for free shards half as often.
 func (u *upkeep) scanLoop() {
 	timer := time.NewTimer(rand.N(orphanScanEvery))
 	defer timer.Stop()
@@ -133,7 +123,6 @@ func (u *upkeep) scanLoop() {
 		case <-u.store.draining:
 			ctx, cancel := context.WithTimeout(u.store.stopped, u.store.closeGrace)
 			defer cancel()
-			u.stopRetiring()
 			_, _ = u.updateClaims(ctx, releaseClaims) // if it fails, the claims are free after claimTTL
 			return
 		}
@@ -141,11 +130,7 @@ func (u *upkeep) scanLoop() {
 		if u.scanClaimed(u.store.stopped) == 0 {
 			every *= 2
 		}
-		wait := every/2 + rand.N(every) - u.retired
-		if u.unfinished {
-			wait = 0
-		}
-		timer.Reset(wait)
+		timer.Reset(every/2 + rand.N(every))
 	}
 }
 
@@ -155,13 +140,12 @@ func (u *upkeep) scanClaimed(ctx context.Context) int {
 	if err != nil && ctx.Err() == nil {
 		u.store.opts.Logger.Warn("bigtable: the marks cannot be claimed", "error", err)
 	}
-	if u.retired, u.unfinished = 0, false; len(mine) == 0 {
-		if err == nil { // other handles have claimed all shards
-			u.stopRetiring()
-		}
+	if err == nil {
+		u.setClaimed(mine)
+	}
+	if len(mine) == 0 {
 		return 0
 	}
-	u.claimed, u.renewed = mine, u.store.clock.local.Read()
 	err = u.store.orphanScan(ctx, mine)
 	if u.scans++; err == nil && mine[0] == 0 && u.scans%compactEvery == 0 {
 		err = u.store.compactNext(ctx, hashed(be64(rand.Int64())))
@@ -172,94 +156,61 @@ func (u *upkeep) scanClaimed(ctx context.Context) int {
 	return len(mine)
 }
 
-// retirement is the work on the mark of an idle run. It is a coroutine: a scan may leave it between two requests,
-// and the next scan resumes it there.
-type retirement struct {
-	run    runstore.RunID
-	resume func() (struct{}, bool) // runs it, and reports whether it is unfinished
-	stop   func()
-	err    error // of the retirement when it has ended
+// setClaimed records the shards that the handle has claimed just now.
+func (u *upkeep) setClaimed(mine []int) {
+	all := uint32(0)
+	for _, shard := range mine {
+		all |= 1 << shard
+	}
+	u.claimed.Store(all)
+	u.renewed = u.store.clock.local.Read()
 }
 
-// addIdle queues the mark of an idle run.
-func (u *upkeep) addIdle(m mark) {
-	if len(u.idle) < maxIdle && !u.isQueued[m.run] { // later scans find the others
-		u.idle, u.isQueued[m.run] = append(u.idle, m), true
+// keepClaims renews the claims of a long scan when that is due. If it cannot renew them, the scan goes on: no
+// guarantee depends on claims.
+func (u *upkeep) keepClaims(ctx context.Context) {
+	if u.store.clock.local.Since(u.renewed) < u.renewal {
+		return
+	}
+	if mine, err := u.updateClaims(ctx, renewClaims); err == nil {
+		u.setClaimed(mine)
 	}
 }
 
-// retireMarks retires the queued marks of idle runs. It ends after retireTime, or after as long as the scan
-// has taken if that is longer, because the events of handles that died wait for the next scan. The retirement
-// of a large run may take minutes: retireMarks leaves it between two requests, and the next scan resumes it.
-// A mark that could not be retired is queued again by the next scan, behind all others.
-func (u *upkeep) retireMarks(ctx context.Context) {
-	u.retiresSince = u.store.clock.local.Read()
-	if u.retireBound = u.retireTime; u.retireTime > 0 { // 0 in tests: as briefly as possible
-		u.retireBound = max(u.retireTime, u.retiresSince.Sub(u.scanBegan))
+// retireLoop retires the marks of idle runs, until the handle is closed. The retirement of a large run may take
+// minutes; meanwhile the scans go on, and renew the claims.
+func (u *upkeep) retireLoop() {
+	for {
+		select {
+		case <-u.toRetire.wake:
+			u.retirePending(u.store.stopped)
+		case <-u.store.draining:
+			return
+		}
 	}
-	for first := true; u.retiring != nil || len(u.idle) > 0 && (first || !u.isLate()); first = false {
-		if u.retiring == nil {
-			u.retiring, u.idle = u.newRetirement(ctx, u.idle[0]), u.idle[1:]
-		}
-		r := u.retiring
-		if _, unfinished := r.resume(); unfinished {
-			break
-		}
-		u.retiring = nil
-		delete(u.isQueued, r.run)
-		if errors.Is(r.err, errClaimLost) || errors.Is(r.err, errStopped) {
+}
+
+// retirePending retires the queued marks, one after another. After an error a later scan queues the mark again.
+func (u *upkeep) retirePending(ctx context.Context) {
+	for id, more := u.toRetire.next(); more; id, more = u.toRetire.next() {
+		err := u.store.retireMark(ctx, id, func() error { return u.mayRetire(id) })
+		if errors.Is(err, errClaimLost) || errors.Is(err, errStopped) {
 			continue
 		}
-		if err := u.store.unlessSkipped(r.run, r.err); err != nil && ctx.Err() == nil {
-			u.store.opts.Logger.Warn("bigtable: the orphan scan of an idle run failed", "run", string(r.run), "error", err)
+		if err := u.store.unlessSkipped(id, err); err != nil && ctx.Err() == nil {
+			u.store.opts.Logger.Warn("bigtable: the orphan scan of an idle run failed", "run", string(id), "error", err)
 		}
-	}
-	u.retired, u.unfinished = u.store.clock.local.Since(u.retiresSince), u.retiring != nil || len(u.idle) > 0
-}
-
-// isLate reports whether the present scan has retired marks for as long as it may.
-func (u *upkeep) isLate() bool { return u.store.clock.local.Since(u.retiresSince) >= u.retireBound }
-
-// newRetirement returns the retirement of a mark, which begins when it is resumed.
-func (u *upkeep) newRetirement(ctx context.Context, m mark) *retirement {
-	r := &retirement{run: m.run}
-	r.resume, r.stop = iter.Pull(func(yield func(struct{}) bool) {
-		keep := func() error {
-			if u.isLate() && !yield(struct{}{}) || u.store.isClosed() {
-				return errStopped
-			}
-			return u.keepClaim(ctx, int(m.key()[1]))
-		}
-		if r.err = keep(); r.err == nil {
-			r.err = u.store.retireMark(ctx, m.run, keep)
-		}
-	})
-	return r
-}
-
-// stopRetiring ends the retirement that the last scan has left unfinished. A later scan begins it anew.
-func (u *upkeep) stopRetiring() {
-	if u.retiring != nil {
-		u.retiring.stop()
-		delete(u.isQueued, u.retiring.run)
-		u.retiring = nil
 	}
 }
 
-// keepClaim renews the claims of a long scan when that is due. It returns errClaimLost if another handle has
-// claimed the shard. If it cannot renew the claims, the scan goes on: no guarantee depends on them.
-func (u *upkeep) keepClaim(ctx context.Context, shard int) error {
-	if now := u.store.clock.local.Read(); u.store.clock.local.Since(u.renewed) >= u.renewal {
-		mine, err := u.updateClaims(ctx, renewClaims)
-		if err != nil {
-			return nil
-		}
-		u.claimed, u.renewed = mine, now
-	}
-	if !slices.Contains(u.claimed, shard) {
+// mayRetire returns errStopped once Close has begun, and errClaimLost if the handle has not claimed the shard of
+// the run's mark: retirements of two handles would compete, because each replaces the revision that the other
+// relies on.
+func (u *upkeep) mayRetire(id runstore.RunID) error {
+	if u.claimed.Load()&(1<<shardOf(string(id))[0]) == 0 {
 		return errClaimLost
 	}
-	return nil
+	return u.store.unlessClosed()
 }
 
 // updateClaims renews, adds or releases claims of the handle. It returns the handle's shards, in order.

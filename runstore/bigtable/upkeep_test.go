@@ -152,9 +152,38 @@ func TestClaimsOfTheDead(t *testing.T) {
 	has(dead, 0)
 }
 
-// A scan that takes longer than a claim lasts renews its claims, and retires the mark of an idle run while other
-// handles look for free claims. If it has lost its claims nevertheless, it leaves the run to the other handle.
+// A scan of many marks renews the claims of its handle between any two requests that read marks.
 func TestLongScanKeepsItsClaims(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	other, tbl := openBare(t, table), raw(t, table)
+	watching, requests := false, 0
+	s := openBare(t, table, before(func(method string, kind byte) {
+		if watching && method == reads && kind == 'm' {
+			if n := bigtable.ScanClaimed(t.Context(), other); n != 0 {
+				t.Errorf("before request %d another handle has claimed %d shards", requests, n)
+			}
+			bigtable.AgeClaims(other)
+			requests++
+		}
+	}))
+	plant(t, tbl, 2*bigtable.ScanPage+100, func(i int) string { return bigtable.MarkKey(runID("run", i), 1, 1) })
+	for range 2 { // each claims half of the shards
+		bigtable.ScanClaimed(t.Context(), s)
+	}
+	bigtable.RenewOften(s)
+	bigtable.ScanClaimed(t.Context(), other)
+	watching = true
+	bigtable.ScanClaimed(t.Context(), s)
+	watching = false
+	if requests != 3 {
+		t.Errorf("the scan has read marks with %d requests, want 3", requests)
+	}
+}
+
+// A handle that retires the mark of an idle run for long keeps its claims by its scans. If it has lost them
+// nevertheless, it leaves the run to the other handle.
+func TestRetirementNeedsItsClaim(t *testing.T) {
 	t.Parallel()
 	for _, loses := range []bool{false, true} {
 		t.Run(fmt.Sprint("loses its claims ", loses), func(t *testing.T) {
@@ -162,47 +191,53 @@ func TestLongScanKeepsItsClaims(t *testing.T) {
 			table := newTable(t)
 			s, other, tbl := openDying(t, table), openBare(t, table), raw(t, table)
 			idle(t, s.Store)
-			for range 2 { // each claims half of the shards
-				bigtable.ScanClaimed(t.Context(), s.Store)
-			}
-			bigtable.RenewOften(s.Store)
 			first, last := server(t).Hold(1, s.only(nthRevision(table, 1))), server(t).Hold(1, s.only(nthRevision(table, 2)))
 			defer first.Stop()
 			defer last.Stop()
-			scanned, end := context.WithCancel(t.Context())
-			go func() {
-				defer end()
-				bigtable.Ahead(s.Store, func() { bigtable.ScanClaimed(t.Context(), s.Store) })
-			}()
-			met(t, first, 1)
-			others := func(want int) {
-				t.Helper()
-				got := 0
-				for range 3 {
-					got = bigtable.ScanClaimed(t.Context(), other)
+			retired, end := context.WithCancel(t.Context())
+			bigtable.Ahead(s.Store, func() {
+				for range 2 { // each claims half of the shards
+					bigtable.ScanClaimed(t.Context(), s.Store)
 				}
-				if got != want {
-					t.Errorf("the other handle has claimed %d shards, want %d", got, want)
+				go func() {
+					defer end()
+					bigtable.Retire(t.Context(), s.Store)
+				}()
+				met(t, first, 1)
+				others := func(want int) {
+					t.Helper()
+					got := 0
+					for range 3 {
+						got = bigtable.ScanClaimed(t.Context(), other)
+					}
+					if got != want {
+						t.Errorf("the other handle has claimed %d shards, want %d", got, want)
+					}
 				}
-			}
-			others(0)
-			bigtable.AgeClaims(other)
-			if loses {
-				others(16)
+				others(0)
+				bigtable.AgeClaims(other)
+				if loses {
+					others(16)
+				}
+				bigtable.ScanClaimed(t.Context(), s.Store)
 				first.Stop()
-				if last.Await(scanned, 1) == nil {
-					t.Error("the scan has gone on without its claim")
-					last.Stop()
+				if loses {
+					if last.Await(retired, 1) == nil {
+						t.Error("the retirement has gone on without its claim")
+						last.Stop()
+					}
+					<-retired.Done()
+					bigtable.Ahead(other, func() {
+						bigtable.ScanClaimed(t.Context(), other)
+						bigtable.Retire(t.Context(), other)
+					})
+					return
 				}
-				<-scanned.Done()
-				bigtable.Ahead(other, func() { bigtable.ScanClaimed(t.Context(), other) })
-			} else {
-				first.Stop()
 				met(t, last, 1)
 				others(0)
 				last.Stop()
-				<-scanned.Done()
-			}
+				<-retired.Done()
+			})
 			if n := len(keys(t, tbl, "m")); n != 0 {
 				t.Errorf("%d marks remain, want none", n)
 			}
