@@ -487,5 +487,6 @@ func (s *engine) noteApplied(r *cachedRun, e *edit) {
 	s.garbage.deleteLater(when, e.obsolete)
 	s.garbage.deleteSoon(garbageRows{observation: when, keys: e.obsoleteNow})
 	s.feed.noteCommit(r.id, e)
+	s.sealInBackground(r)
 	s.moveInBackground(r)
 }

@@ -13,7 +13,6 @@ import (
 // its worker would when it is woken: those, and no events of other handles.
 func PublishPending(ctx context.Context, s *Store) {
 	s.engine.feed.publishPending(byTest(ctx))
-	s.engine.upkeep.sealPending(byTest(ctx))
 }
 
 // CloseAtRest closes a handle without workers as one whose worker has not begun to bring

@@ -50,12 +50,12 @@ func PublishAgain(ctx context.Context, s *Store, ids ...runstore.RunID) {
 func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
 	ctx = byTest(ctx)
 	for {
-		r, err := s.engine.runs.acquire(ctx, id) // the handle has to know the run
+		r, err := s.engine.runs.acquire(ctx, id)
 		if err != nil {
 			return err
 		}
 		s.engine.runs.release(r)
-		if err := s.engine.prepareSeal(ctx, id); err != nil {
+		if err := s.engine.prepareSeal(ctx, r); err != nil {
 			return err
 		}
 		e, err := s.engine.write(ctx, id, needs{fresh: true}, func(r *cachedRun, _ time.Time) (*edit, error) {
@@ -77,7 +77,12 @@ func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
 // PrepareSeal copies the events of a run that has many, as a handle does in the background. The next write of
 // the handle records the segments.
 func PrepareSeal(ctx context.Context, s *Store, id runstore.RunID) error {
-	return s.engine.prepareSeal(byTest(ctx), id)
+	r, err := s.engine.runs.acquire(ctx, id)
+	if err != nil {
+		return err
+	}
+	s.engine.runs.release(r)
+	return s.engine.prepareSeal(byTest(ctx), r)
 }
 
 // Ahead has f run while a handle takes its clock to be an hour ahead.

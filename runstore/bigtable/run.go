@@ -35,6 +35,7 @@ type cachedRun struct {
 	tail    tail
 
 	pendingSeal atomic.Pointer[pendingSeal] // segments that the next write records
+	sealing     atomic.Bool
 
 	fingerprints fingerprints // of the cold records
 	coldReads    int64        // keys for which cold records were read
@@ -96,23 +97,6 @@ func (rs *runCache) unref(r *cachedRun) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r.refs--
-}
-
-// setPendingSeal leaves segments that are written to the run's next write.
-func (rs *runCache) setPendingSeal(id runstore.RunID, p *pendingSeal) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	if r := rs.all[id]; r != nil {
-		r.pendingSeal.Store(p)
-	}
-}
-
-// hasPendingSeal reports whether there are segments for the run's next write to record.
-func (rs *runCache) hasPendingSeal(id runstore.RunID) bool {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	r := rs.all[id]
-	return r != nil && r.pendingSeal.Load() != nil
 }
 
 // evict drops runs until there is room for another one. The caller holds rs.mu.

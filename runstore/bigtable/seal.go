@@ -138,29 +138,38 @@ func (e *edit) seal(p *pendingSeal) {
 	}
 }
 
+// sealInBackground calls prepareSeal for a run that has become long, unless another call is at work. After an error
+// the next write of the run begins it again.
+func (s *engine) sealInBackground(r *cachedRun) {
+	if !r.exists() || r.head.unsealed() < sealAt || r.pendingSeal.Load() != nil || !r.sealing.CompareAndSwap(false, true) {
+		return
+	}
+	s.inBackground(func(ctx context.Context) error {
+		defer r.sealing.Store(false)
+		return s.unlessSkipped(r.id, s.prepareSeal(ctx, r))
+	})
+}
+
 // prepareSeal writes the segments of a run that has become long. The run's next write records them, so
 // sealing costs no conditional mutation of its own.
-func (s *engine) prepareSeal(ctx context.Context, id runstore.RunID) error {
-	if s.runs.hasPendingSeal(id) {
-		return nil
-	}
-	p, err := s.copySegments(ctx, id, sealAt)
+func (s *engine) prepareSeal(ctx context.Context, r *cachedRun) error {
+	p, err := s.copySegments(ctx, r.id, sealAt)
 	if err != nil || p == nil {
 		return err
 	}
 	// If the run was purged meanwhile, the orphan scan may have visited it before these rows were there.
 	when := s.observe()
-	now, err := s.readRun(ctx, id)
+	now, err := s.readRun(ctx, r.id)
 	if err != nil {
 		return err
 	}
 	if now.exists() && now.head.Generation == p.generation {
-		s.runs.setPendingSeal(id, p)
+		r.pendingSeal.Store(p)
 		return nil
 	}
 	var dead []string
 	for i := range p.n {
-		dead = append(dead, segmentKey(id, p.generation, p.from+i))
+		dead = append(dead, segmentKey(r.id, p.generation, p.from+i))
 	}
 	return s.deleteDead(ctx, when, dead)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	client "cloud.google.com/go/bigtable"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/tapestore/tapestore/emulators"
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
@@ -399,5 +401,24 @@ func TestSegmentsOfALostHistoryAreNotRecorded(t *testing.T) {
 	commit(t, old, signal("run", "awake"))
 	if got := journal(t, heir, "run"); !slices.Equal(got, append(want, "awake")) {
 		t.Errorf("the journal has the %d events %.300q, want the %d committed", len(got), got, len(want)+1)
+	}
+}
+
+// The background seals a long run. If it cannot write the segments, the next commit has it try again.
+func TestSealInTheBackgroundIsRepeated(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := open(t, table), raw(t, table)
+	refused := server(t).RefuseRows(1, func(c bigtableemulator.Call) bool {
+		return c.Table == table.String() && c.Method == writes && c.Row[0] == 's'
+	}, func([]byte) error { return status.Error(codes.PermissionDenied, "refused by the test") })
+	defer refused.Stop()
+	fill(t, s, hold(t, s, "run"), 1, 150)
+	met(t, refused, 1)
+	for n := 0; len(keys(t, tbl, "s")) == 0; n++ {
+		if n == 300 { // soon the row is full, and a commit seals events
+			t.Fatal("the background has sealed nothing")
+		}
+		commit(t, s, signal("run", "another"))
 	}
 }

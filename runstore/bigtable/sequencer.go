@@ -69,8 +69,7 @@ func newSequencer(s *engine) *sequencer {
 	}
 }
 
-// noteCommit queues what follows from an applied change: events for the feed, a long row for sealing, a
-// purged run for deletion.
+// noteCommit queues what follows from an applied change: events for the feed, a purged run for deletion.
 func (q *sequencer) noteCommit(id runstore.RunID, e *edit) {
 	q.mu.Lock()
 	if len(q.heads) >= maxRuns {
@@ -85,9 +84,6 @@ func (q *sequencer) noteCommit(id runstore.RunID, e *edit) {
 	if e.purged {
 		q.store.inBackground(func(ctx context.Context) error { return q.store.retireMark(ctx, id, q.store.unlessClosed) })
 		return
-	}
-	if e.head.unsealed() >= sealAt {
-		q.store.upkeep.toSeal.add(id)
 	}
 	if e.done.FirstSeq == 0 {
 		return

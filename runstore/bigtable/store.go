@@ -151,7 +151,6 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 		return nil, unclassified(ctx, err)
 	}
 	s.background.Go(s.feed.work)
-	s.background.Go(s.upkeep.sealLoop)
 	s.background.Go(s.upkeep.scanLoop)
 	s.background.Go(s.upkeep.retireLoop)
 	s.background.Go(s.garbage.work)

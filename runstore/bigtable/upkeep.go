@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -12,13 +11,11 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// upkeep is the background work of a handle other than the feed and the deletions: it seals long runs
-// (seal.go), scans for orphans, and retires marks (orphanscan.go). Each of the three has a goroutine, so none
-// delays another.
+// upkeep is the background work of a handle that follows from no operation of the handle: it scans for orphans, and
+// retires marks (orphanscan.go). Each of the two has a goroutine, so neither delays the other.
 //
 // The marks are spread over 16 shards, and a handle scans the shards that it has claimed. So the work does
 // not grow with the number of handles. All claims are in one cell, which handles replace by compare-and-swap:
@@ -29,7 +26,6 @@ import (
 type upkeep struct {
 	store    *engine
 	id       uint64        // of the handle, in its claims
-	toSeal   pendingRuns   // runs with many events in their rows
 	toRetire pendingRuns   // runs that scans have found idle, whose marks are to be retired
 	claimed  atomic.Uint32 // the shards that the handle has claimed: a bit for each
 
@@ -81,35 +77,7 @@ const (
 var errClaimLost = errors.New("bigtable: another handle has claimed the marks")
 
 func newUpkeep(s *engine) *upkeep {
-	return &upkeep{store: s, id: rand.Uint64() | 1, toSeal: newPendingRuns(math.MaxInt), toRetire: newPendingRuns(maxToRetire), renewal: renewClaimsEvery}
-}
-
-// sealLoop seals runs that have become long, until the handle is closed.
-func (u *upkeep) sealLoop() {
-	for {
-		select {
-		case <-u.toSeal.wake:
-			u.sealPending(u.store.stopped)
-		case <-u.store.draining:
-			return
-		}
-	}
-}
-
-// sealPending seals the pending runs, and queues those again that it could not seal.
-func (u *upkeep) sealPending(ctx context.Context) {
-	for _, id := range u.toSeal.take() {
-		err := u.store.prepareSeal(ctx, id)
-		if err == nil || u.store.skipDamaged(id, err) {
-			continue
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		u.store.opts.Logger.Warn("bigtable: a long run waits to be sealed", "run", string(id), "error", err)
-		u.toSeal.add(id)
-		pause(u.store.draining, outcome.MaxPause)
-	}
+	return &upkeep{store: s, id: rand.Uint64() | 1, toRetire: newPendingRuns(maxToRetire), renewal: renewClaimsEvery}
 }
 
 // scanLoop scans the claimed shards for orphans, until the handle is closed. A handle without a claim looks
