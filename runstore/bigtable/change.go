@@ -406,14 +406,8 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 	}
 	e.set(familyHead, columnRev, e.stored)
 	e.set(familyHead, columnHead, e.head.encode())
-	m := bigtable.NewCondMutation(latest(column(familyHead, columnRev)), nil, e.m)
-	wants := false
-	if r.stored != nil {
-		// One exact match of one cell: the service documents it as atomic with the mutation.
-		from, to := ticket.expectedRange(r.stored)
-		same := bigtable.ChainFilters(column(familyHead, columnRev), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(from, to))
-		m, wants = bigtable.NewCondMutation(same, e.m, nil), true
-	}
+	from, to := ticket.expectedRange(r.stored)
+	m, wants := ifCell(familyHead, columnRev, from, to, e.m)
 	for ; ; ambiguous = true {
 		left := s.clock.local.LeastUntil(e.deadline)
 		if !e.deadline.IsZero() && left < 0 {

@@ -112,33 +112,19 @@ func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (replaced
 	next.stored, _ = json.Marshal(next) // numbers and bytes only: it cannot fail
 	set := bigtable.NewMutation()
 	set.Set(familyOther, "", 0, next.stored)
-	m, wants := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set), false
-	if old.stored != nil {
-		same := bigtable.ChainFilters(column(familyOther, ""), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(old.written()))
-		m, wants = bigtable.NewCondMutation(same, set, nil), true
+	from, to := old.written()
+	replaced, repeated, err := s.applyIf(ctx, epochKey(0), "", from, to, set)
+	switch {
+	case err != nil && (repeated || !refusedByServer(err)):
+		return false, outcome.Unknown(err)
+	case err != nil || replaced:
+		return replaced, err
 	}
-	for t, ambiguous := s.newBackoff(), false; ; ambiguous = true {
-		var matched bool
-		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
-		err := s.table.Apply(bound, epochKey(0), m, bigtable.GetCondMutationResult(&matched))
-		cancel()
-		if err == nil && matched != wants { // another handle was first, or a copy of this request
-			now, err := s.readEpochs(ctx)
-			if err != nil {
-				return false, outcome.Unknown(err)
-			}
-			return string(now.stored) == string(next.stored), nil
-		}
-		if err == nil {
-			return true, nil
-		}
-		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
-			if ambiguous || !refusedByServer(err) {
-				return false, outcome.Unknown(outcome.Cause(ctx, err))
-			}
-			return false, outcome.Unavailable(s.explain(err))
-		}
+	now, err := s.readEpochs(ctx) // another handle was first, or a copy of this request
+	if err != nil {
+		return false, outcome.Unknown(err)
 	}
+	return string(now.stored) == string(next.stored), nil
 }
 
 // isRestored separates the place of a table from the backup that it was restored from. No resource name

@@ -11,7 +11,6 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
-	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // Open pages are group commit without a leader: many handles append their events to the page that ends
@@ -189,24 +188,22 @@ func (s *engine) appendToPage(ctx context.Context, g *feedPage, e pageEntry) (no
 	e.nonce = rand.Uint64()
 	rmw := bigtable.NewReadModifyWrite()
 	rmw.AppendValue(familyOther, columnPage, e.encode())
-	for t := s.newBackoff(); ; {
-		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
-		r, err := s.table.ApplyReadModifyWrite(bound, logKey(g.number), rmw)
-		cancel()
-		if err == nil { // of several copies of the request, the first counts
-			now := (&feedPage{By: g.By, Ranges: g.Ranges[:g.created], number: g.number, created: g.created}).withPage(cell(r, familyOther, columnPage))
-			if now.openState == nil && now.damage == nil {
-				return nil, false, nil
-			}
-			if now.damage != nil {
-				return now, false, nil
-			}
-			return now, now.has[e.nonce], nil
-		}
-		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
-			return nil, false, outcome.Unavailable(s.explain(outcome.Cause(ctx, err)))
-		}
+	var r bigtable.Row
+	err = s.retry(ctx, func(ctx context.Context) (err error) { // of several copies of the request, the first counts
+		r, err = s.table.ApplyReadModifyWrite(ctx, logKey(g.number), rmw)
+		return err
+	})
+	if err != nil {
+		return nil, false, err
 	}
+	now = (&feedPage{By: g.By, Ranges: g.Ranges[:g.created], number: g.number, created: g.created}).withPage(cell(r, familyOther, columnPage))
+	switch {
+	case now.damage != nil:
+		return now, false, nil
+	case now.openState == nil:
+		return nil, false, nil
+	}
+	return now, now.has[e.nonce], nil
 }
 
 // closePage closes a page. The log continues with the page of the number next.
@@ -223,11 +220,7 @@ func (s *engine) freezePage(ctx context.Context, g *feedPage) (*feedPage, error)
 	set := bigtable.NewMutation()
 	set.Set(familyOther, "", timestampOf(g.stamp()), value)
 	set.DeleteCellsInColumn(familyOther, columnPage)
-	is := bigtable.ChainFilters(column(familyOther, columnPage), bigtable.LatestNFilter(1),
-		bigtable.ValueRangeFilter([]byte(g.header()), []byte(after(g.header()))))
-	err := s.retry(ctx, func(ctx context.Context) error {
-		return s.table.Apply(ctx, logKey(g.number), bigtable.NewCondMutation(is, set, nil))
-	})
+	_, _, err := s.applyIf(ctx, logKey(g.number), columnPage, []byte(g.header()), []byte(after(g.header())), set)
 	return frozen, err
 }
 

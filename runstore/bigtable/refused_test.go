@@ -130,3 +130,25 @@ func TestRefusedForGood(t *testing.T) {
 	r.next("")
 	seqs(t, s, 1)
 }
+
+// A raise of the epoch that the server refuses for good was not made. Where a request before it may have arrived,
+// the outcome is unknown.
+func TestRefusedRaise(t *testing.T) {
+	t.Parallel()
+	r := &refusal{}
+	s := openBare(t, newTable(t), r.through)
+	for _, code := range forGood {
+		r.next(swaps, code)
+		if _, err := s.RaiseEpoch(t.Context(), "test"); !errors.Is(err, runstore.ErrUnavailable) || !strings.Contains(err.Error(), "refused by the test") {
+			t.Errorf("%v: got %v, want ErrUnavailable and the server's words", code, err)
+		}
+		r.next(swaps, codes.Unavailable, code)
+		if _, err := s.RaiseEpoch(t.Context(), "test"); !errors.Is(err, runstore.ErrUnknownOutcome) || errors.Is(err, runstore.ErrUnavailable) {
+			t.Errorf("%v after a request that may have arrived: got %v, want ErrUnknownOutcome", code, err)
+		}
+	}
+	r.next("")
+	if epoch, err := s.RaiseEpoch(t.Context(), "test"); err != nil || epoch != 1 {
+		t.Errorf("got epoch %d, %v, want 1", epoch, err)
+	}
+}

@@ -218,6 +218,32 @@ func (s *engine) applyBulk(ctx context.Context, all []mutation) error {
 	return errors.Join(append(errs, err)...)
 }
 
+// ifCell returns the conditional form of a mutation, which is applied if the latest version of one cell is in the
+// range [from, to) or, if from is nil, if the row has no such cell. wants is what its predicate reports then. One
+// exact match of one cell: the service documents it as atomic with the mutation.
+func ifCell(family, qualifier string, from, to []byte, m *bigtable.Mutation) (conditional *bigtable.Mutation, wants bool) {
+	if from == nil {
+		return bigtable.NewCondMutation(latest(column(family, qualifier)), nil, m), false
+	}
+	same := bigtable.ChainFilters(column(family, qualifier), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(from, to))
+	return bigtable.NewCondMutation(same, m, nil), true
+}
+
+// applyIf applies a mutation of a row under a condition for a cell of familyOther, see ifCell. repeated says that it
+// sent more than one copy: then another copy may have been applied, even if applied is false or err is not nil.
+func (s *engine) applyIf(ctx context.Context, key, qualifier string, from, to []byte, m *bigtable.Mutation) (applied, repeated bool, err error) {
+	conditional, wants := ifCell(familyOther, qualifier, from, to, m)
+	sent := 0
+	err = s.retry(ctx, func(ctx context.Context) error {
+		sent++
+		var matched bool
+		err := s.table.Apply(ctx, key, conditional, bigtable.GetCondMutationResult(&matched))
+		applied = err == nil && matched == wants
+		return err
+	})
+	return applied, sent > 1, err
+}
+
 func put(key, column string, value []byte) mutation { return putAt(key, column, 0, value) }
 
 func putAt(key, column string, at bigtable.Timestamp, value []byte) mutation {

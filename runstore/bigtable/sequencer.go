@@ -452,27 +452,10 @@ func (s *engine) createPage(ctx context.Context, g *feedPage, open bool) (create
 		set.Set(familyOther, columnPage, 0, []byte(g.header()))
 		g.openState, g.created = &openState{open: true, has: map[uint64]bool{}}, len(g.Ranges)
 	}
-	m := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set)
-	for t, ambiguous := s.newBackoff(), false; ; ambiguous = true {
-		var there bool
-		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
-		err := s.table.Apply(bound, logKey(g.number), m, bigtable.GetCondMutationResult(&there))
-		cancel()
-		if err == nil && !there {
-			return true, nil
-		}
-		if err == nil && ambiguous {
-			found, err := s.readPages(ctx, g.number)
-			if err != nil {
-				return false, err
-			}
-			return found[g.number] != nil && found[g.number].By == g.By, nil
-		}
-		if err == nil {
-			return false, nil
-		}
-		if ctx.Err() != nil || refusedByServer(err) || !t.More(ctx) {
-			return false, outcome.Unavailable(outcome.Cause(ctx, err))
-		}
+	created, repeated, err := s.applyIf(ctx, logKey(g.number), "", nil, nil, set)
+	if err != nil || created || !repeated {
+		return created, err
 	}
+	found, err := s.readPages(ctx, g.number)
+	return err == nil && found[g.number] != nil && found[g.number].By == g.By, err
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -222,11 +223,7 @@ func (u *upkeep) updateClaims(ctx context.Context, use claimUse) (mine []int, er
 	}
 	set := bigtable.NewMutation()
 	set.Set(familyOther, "", 0, next)
-	m, wants := bigtable.NewCondMutation(latest(column(familyOther, "")), nil, set), false
-	if stored != nil {
-		same := bigtable.ChainFilters(column(familyOther, ""), bigtable.LatestNFilter(1), bigtable.ValueRangeFilter(stored, append(stored[:len(stored):len(stored)], 0)))
-		m, wants = bigtable.NewCondMutation(same, set, nil), true
-	}
+	m, wants := ifCell(familyOther, "", stored, append(slices.Clip(stored), 0), set)
 	var matched bool
 	bound, cancel := context.WithTimeout(ctx, u.store.attemptTimeout)
 	defer cancel()
