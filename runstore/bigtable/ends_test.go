@@ -465,7 +465,7 @@ func TestCloseWaitsForOperations(t *testing.T) {
 	}
 }
 
-// A mark whose creation never came goes when it has had its time, and then the creation
+// A collection deletes a mark whose creation never came, and then the creation
 // cannot be made any more. One whose run is there stays, whatever was seen before.
 func TestOrphanMarks(t *testing.T) {
 	t.Parallel()

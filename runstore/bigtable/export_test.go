@@ -136,9 +136,8 @@ func AgeClaims(s *Store) {
 // RenewOften has a handle without workers renew its claims after each page of a scan.
 func RenewOften(s *Store) { s.engine.upkeep.renewal = 0 }
 
-// CollectGarbage collects garbage, and waits for no creation that may be under way.
+// CollectGarbage collects garbage once.
 func CollectGarbage(ctx context.Context, s *Store) error {
-	s.engine.creationGrace = 0
 	_, err := s.engine.collectGarbage(byTest(ctx))
 	return err
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
-	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // Garbage collection is an orphan scan of the whole table, on demand. It deletes rows of a crash to
@@ -29,10 +28,6 @@ import (
 // head back, so each deletion goes through engine.deleteDead, which reads the epoch first if the process
 // may have been suspended since the head was read.
 
-// creationGrace is how long gc waits for the creation of a run that has a mark already. 20 s: twice what the
-// requests of a creation may take. A slower creation finds a purged run and decides again.
-const creationGrace = 20 * time.Second
-
 // CollectGarbage implements runstore.GarbageCollector.
 func (s *Store) CollectGarbage(ctx context.Context) (deleted int, err error) {
 	_, err = adapter.Do(ctx, s.Store, "collect garbage", "", nil, func(ctx context.Context) (_ struct{}, err error) {
@@ -44,19 +39,18 @@ func (s *Store) CollectGarbage(ctx context.Context) (deleted int, err error) {
 
 // collectGarbage deletes orphans of every kind and returns how many rows it deleted.
 func (s *engine) collectGarbage(ctx context.Context) (deleted int, err error) {
-	n := 0
-	for _, kind := range []string{kindSegment, kindCold, kindPack} {
+	for _, kind := range []string{kindSegment, kindCold, kindPack, kindMark} {
+		orphans := s.deleteOrphans
+		if kind == kindMark {
+			orphans = s.deleteOrphanMarks
+		}
 		if err := s.scanPrefix(ctx, kind, func(keys []string) error {
-			n, err = s.deleteOrphans(ctx, keys)
+			n, err := orphans(ctx, keys)
 			deleted += n
 			return err
 		}); err != nil {
 			return deleted, err
 		}
-	}
-	n, err = s.deleteOrphanMarks(ctx)
-	if deleted += n; err != nil {
-		return deleted, err
 	}
 	hint, err := s.hint(ctx)
 	if err != nil {
@@ -122,27 +116,15 @@ func (h *head) isOrphan(key string) bool {
 	return ok && (since < h.Generation || h.Purged && since <= last)
 }
 
-// deleteOrphanMarks deletes marks without a run, after it has waited for creationGrace. Before it
-// deletes one it writes a purged run: then the creation cannot be applied as it was decided, and its
-// index entries are orphans.
-func (s *engine) deleteOrphanMarks(ctx context.Context) (deleted int, err error) {
-	var all []mark
-	err = s.scanPrefix(ctx, kindMark, func(keys []string) error {
-		orphans, err := s.orphanMarks(ctx, keys)
-		all = append(all, orphans...)
-		return err
-	})
-	if err != nil || len(all) == 0 {
+// deleteOrphanMarks deletes, of the marks with the given keys, those without a run. Before it deletes one it
+// writes a purged run: then the creation cannot be applied as it was decided, and its index entries are orphans. A
+// creation that is under way finds the purged run and decides again.
+func (s *engine) deleteOrphanMarks(ctx context.Context, keys []string) (deleted int, err error) {
+	orphans, err := s.orphanMarks(ctx, keys)
+	if err != nil {
 		return 0, err
 	}
-	timer := time.NewTimer(s.creationGrace)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return 0, outcome.Unavailable(ctx.Err())
-	}
-	for _, m := range all {
+	for _, m := range orphans {
 		when := s.observe()
 		e, err := s.write(ctx, m.run, needs{fresh: true, epoch: true}, func(r *cachedRun, now time.Time) (*edit, error) {
 			if r.stored != nil { // the creation was applied, and the mark may be the run's

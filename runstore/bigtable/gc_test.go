@@ -111,3 +111,35 @@ func collect(t testing.TB, s *bigtable.Store) {
 		t.Fatal(err)
 	}
 }
+
+// A creation that is under way during a collection loses its mark, decides again, and sets another.
+func TestCollectionMeetsACreation(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, creator, tbl := openBare(t, table), openBare(t, table), raw(t, table)
+	held := server(t).Hold(1, served(table, swaps))
+	defer held.Stop()
+	created := make(chan error, 1)
+	go func() {
+		_, err := creator.CreateRun(t.Context(), runstore.RunSpec{ID: "run"})
+		created <- err
+	}()
+	met(t, held, 1)
+	if n := len(keys(t, tbl, "m")); n != 1 {
+		t.Fatalf("the creation has set %d marks, want 1", n)
+	}
+	collect(t, s)
+	if n := len(keys(t, tbl, "m")); n != 0 {
+		t.Errorf("%d marks remain after the collection, want none", n)
+	}
+	held.Stop()
+	if err := <-created; err != nil {
+		t.Fatal(err)
+	}
+	if n := len(keys(t, tbl, "m")); n != 1 {
+		t.Errorf("the run has %d marks, want 1", n)
+	}
+	if n := scanAll(t, s); n != 1 {
+		t.Errorf("the scans found %d entries, want the run", n)
+	}
+}

@@ -66,7 +66,7 @@ type engine struct {
 	}
 
 	// The following have the values of the constants of the same names, except in tests.
-	maxScanTime, ticketTimeout, attemptTimeout, creationGrace, closeGrace time.Duration
+	maxScanTime, ticketTimeout, attemptTimeout, closeGrace time.Duration
 
 	hotBytes, maxTombstones int64
 	rewriteRows             int
@@ -110,7 +110,7 @@ func newEngine(ctx context.Context, client *bigtable.Client, o *Options) (*engin
 	}
 	s := &engine{
 		opts: opts, clock: clock{local: localclock.New(opts.Clock)}, maxScanTime: maxScanTime, ticketTimeout: ticketTimeout, attemptTimeout: attemptTimeout,
-		closeGrace: closeGrace, creationGrace: creationGrace, hotBytes: hotBytes, maxTombstones: maxTombstones, rewriteRows: rewriteRows, closed: make(chan struct{}), draining: make(chan struct{}),
+		closeGrace: closeGrace, hotBytes: hotBytes, maxTombstones: maxTombstones, rewriteRows: rewriteRows, closed: make(chan struct{}), draining: make(chan struct{}),
 		client: client, shared: client != nil,
 	}
 	if opts.bound > 0 {
