@@ -35,7 +35,7 @@ type readBudget struct {
 
 type budgetKey struct{}
 
-// withBudget returns a context with a budget: readList counts its requests there.
+// withBudget returns a context with a budget: readRows counts its requests there.
 func withBudget(ctx context.Context) (context.Context, *readBudget) {
 	b := &readBudget{}
 	return context.WithValue(ctx, budgetKey{}, b), b

@@ -356,32 +356,27 @@ func (s *engine) coldPacks(ctx context.Context, id runstore.RunID, at *row, keep
 	// Each row has one of the two columns, so a page has few rows even if few records have packs.
 	filter := latest(column(familyOther, coldPacked), bigtable.ChainFilters(column(familyOther, coldHere), bigtable.StripValueFilter()))
 	for from, n := prefix, scanPage; n == scanPage; {
-		var failed error
-		last := ""
-		err := s.retry(ctx, func(ctx context.Context) error {
-			n, failed = 0, nil
-			return s.table.ReadRows(ctx, bigtable.NewRange(from, after(prefix)), func(r bigtable.Row) bool {
-				n++
-				last = r.Key()
-				packed := cell(r, familyOther, coldPacked)
-				key, move, ok := coldParts(strings.TrimPrefix(last, prefix))
-				if packed == nil || !ok || !c.counts(key, move) {
-					return true
-				}
-				var meta recordMeta
-				if _, failed = decodeCell(packed, &meta); failed == nil {
-					f(&meta)
-				}
-				return failed == nil
-			}, bigtable.RowFilter(filter), bigtable.LimitRows(scanPage))
-		})
-		if err = cmp.Or(err, failed); err == nil {
+		rows, err := s.readRows(ctx, bigtable.NewRange(from, after(prefix)), bigtable.RowFilter(filter), bigtable.LimitRows(scanPage))
+		if err == nil {
 			err = keep()
 		}
 		if err != nil {
 			return err
 		}
-		from = last + "\x00"
+		n = len(rows)
+		for _, r := range rows {
+			from = r.Key() + "\x00"
+			packed := cell(r, familyOther, coldPacked)
+			key, move, ok := coldParts(strings.TrimPrefix(r.Key(), prefix))
+			if packed == nil || !ok || !c.counts(key, move) {
+				continue
+			}
+			var meta recordMeta
+			if _, err := decodeCell(packed, &meta); err != nil {
+				return err
+			}
+			f(&meta)
+		}
 	}
 	now, err := s.readRun(ctx, id)
 	if err == nil && now.head.moveListID() != c.id() {

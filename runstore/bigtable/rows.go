@@ -119,6 +119,19 @@ func (s *engine) readRun(ctx context.Context, id runstore.RunID, more ...bigtabl
 	return r, err
 }
 
+// readRows returns the rows of a set, and counts its requests in the budget of ctx.
+func (s *engine) readRows(ctx context.Context, set bigtable.RowSet, opts ...bigtable.ReadOption) (rows []bigtable.Row, err error) {
+	err = s.retry(ctx, func(ctx context.Context) error {
+		rows = rows[:0]
+		budgetOf(ctx).spend()
+		return s.table.ReadRows(ctx, set, func(r bigtable.Row) bool {
+			rows = append(rows, r)
+			return true
+		}, opts...)
+	})
+	return rows, err
+}
+
 // maxRowSet bounds the keys of one request, which may have 512 KB:
 // https://cloud.google.com/bigtable/docs/reads#large-rows
 const maxRowSet = 200 << 10
@@ -131,15 +144,7 @@ func (s *engine) readList(ctx context.Context, keys []string, filter bigtable.Fi
 			size += len(keys[n]) + 8
 			n++
 		}
-		var rows []bigtable.Row
-		err := s.retry(ctx, func(ctx context.Context) error {
-			rows = rows[:0]
-			budgetOf(ctx).spend()
-			return s.table.ReadRows(ctx, bigtable.RowList(keys[:n]), func(r bigtable.Row) bool {
-				rows = append(rows, r)
-				return true
-			}, bigtable.RowFilter(filter))
-		})
+		rows, err := s.readRows(ctx, bigtable.RowList(keys[:n]), bigtable.RowFilter(filter))
 		if err != nil {
 			return err
 		}
@@ -283,12 +288,9 @@ func (s *engine) scanRange(ctx context.Context, from, to string, f func(keys []s
 // keys returns the first keys in a range, up to a limit.
 func (s *engine) keys(ctx context.Context, from, to string, limit int) (keys []string, err error) {
 	filter := bigtable.ChainFilters(bigtable.CellsPerRowLimitFilter(1), bigtable.StripValueFilter())
-	err = s.retry(ctx, func(ctx context.Context) error {
-		keys = keys[:0]
-		return s.table.ReadRows(ctx, bigtable.NewRange(from, to), func(r bigtable.Row) bool {
-			keys = append(keys, strings.Clone(r.Key()))
-			return true
-		}, bigtable.RowFilter(filter), bigtable.LimitRows(int64(limit)))
-	})
+	rows, err := s.readRows(ctx, bigtable.NewRange(from, to), bigtable.RowFilter(filter), bigtable.LimitRows(int64(limit)))
+	for _, r := range rows {
+		keys = append(keys, strings.Clone(r.Key()))
+	}
 	return keys, err
 }

@@ -18,14 +18,7 @@ func (s *engine) ScanRuns(ctx context.Context, last runstore.RunID, limit int) (
 	}
 	filter := latest(wholeFamily(familyHead))
 	for {
-		var rows []bigtable.Row
-		err := s.retry(ctx, func(ctx context.Context) error {
-			rows = rows[:0]
-			return s.table.ReadRows(ctx, bigtable.NewRange(from, end), func(r bigtable.Row) bool {
-				rows = append(rows, r)
-				return true
-			}, bigtable.RowFilter(filter), bigtable.LimitRows(int64(limit)))
-		})
+		rows, err := s.readRows(ctx, bigtable.NewRange(from, end), bigtable.RowFilter(filter), bigtable.LimitRows(int64(limit)))
 		if err != nil {
 			return nil, err
 		}
