@@ -479,7 +479,7 @@ func (s *engine) noteApplied(r *cachedRun, e *edit) {
 	}
 	when := observation{e.sent, e.head.Epoch}
 	s.garbage.deleteLater(when, e.obsolete)
-	s.garbage.deleteSoon(garbageRows{observation: when, keys: e.obsoleteNow})
+	s.garbage.deleteSoon(rowsOf(when, e.obsoleteNow))
 	s.feed.noteCommit(r.id, e)
 	s.sealInBackground(r)
 	s.moveInBackground(r)

@@ -155,7 +155,7 @@ func EmptyGarbage(ctx context.Context, s *Store) {
 
 // AgeGarbage makes what a handle is to delete look as if it had been found long ago.
 func AgeGarbage(s *Store) {
-	for _, all := range [][]garbageRows{s.engine.garbage.ready, s.engine.garbage.waiting} {
+	for _, all := range [][]garbageRow{s.engine.garbage.ready, s.engine.garbage.waiting} {
 		for i := range all {
 			if !all[i].at.IsZero() {
 				all[i].at = all[i].at.Add(-time.Hour)
@@ -266,7 +266,7 @@ func DropTombstones(ctx context.Context, s *Store) error {
 	var keys []string
 	for _, g := range s.engine.garbage.ready {
 		if !g.at.IsZero() {
-			keys = append(keys, g.keys...)
+			keys = append(keys, g.key)
 		}
 	}
 	for _, k := range slices.Sorted(slices.Values(keys)) {

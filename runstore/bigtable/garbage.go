@@ -20,16 +20,25 @@ type garbageQueue struct {
 	perRequest int // how many rows one request deletes: maxMutations, except in tests
 
 	mu      sync.Mutex
-	ready   []garbageRows // no reader needs them
-	waiting []garbageRows // index entries and pages of the feed's log, which readers may still need; the oldest first
+	ready   []garbageRow // no reader needs them
+	waiting []garbageRow // index entries and pages of the feed's log, which readers may still need; the oldest first
 }
 
-// garbageRows are rows that a head, as observed, does not name any more, or that no head can name.
-type garbageRows struct {
+// garbageRow is a row that a head, as observed, does not name any more, or that no head can name.
+type garbageRow struct {
 	observation
-	since localclock.Reading // when they began to wait for readerGrace
-	keys  []string
-	moves []entryMove // entries of runnable runs
+	since localclock.Reading // when it began to wait for readerGrace
+	key   string             // or empty
+	to    string             // the key of an entry of a runnable run that is to be written first, or empty
+}
+
+// rowsOf returns the rows with the given keys as garbage.
+func rowsOf(when observation, keys []string) []garbageRow {
+	all := make([]garbageRow, len(keys))
+	for i, k := range keys {
+		all[i] = garbageRow{observation: when, key: k}
+	}
+	return all
 }
 
 // observation is the time and the epoch at which a run's head was found. A process that is suspended before
@@ -62,14 +71,14 @@ func (s *engine) isStale(x observation) bool {
 // ofCurrentEpoch returns the garbage that was observed in the store's epoch, and leaves garbage of earlier
 // epochs to the orphan scan. It reads the epoch if an observation is stale, and again if the process may have
 // been suspended during that read.
-func (s *engine) ofCurrentEpoch(ctx context.Context, all []garbageRows) ([]garbageRows, error) {
+func (s *engine) ofCurrentEpoch(ctx context.Context, all []garbageRow) ([]garbageRow, error) {
 	for range maxEpochReads {
-		if !slices.ContainsFunc(all, func(g garbageRows) bool { return s.isStale(g.observation) }) {
+		if !slices.ContainsFunc(all, func(g garbageRow) bool { return s.isStale(g.observation) }) {
 			return all, nil
 		}
 		began := s.clock.local.Read()
 		now, err := s.readEpochs(ctx)
-		all = slices.DeleteFunc(all, func(g garbageRows) bool {
+		all = slices.DeleteFunc(all, func(g garbageRow) bool {
 			return !g.at.IsZero() && (err != nil && s.isStale(g.observation) || err == nil && g.epoch < now.current())
 		})
 		if err != nil {
@@ -81,7 +90,7 @@ func (s *engine) ofCurrentEpoch(ctx context.Context, all []garbageRows) ([]garba
 			}
 		}
 	}
-	all = slices.DeleteFunc(all, func(g garbageRows) bool { return !g.at.IsZero() })
+	all = slices.DeleteFunc(all, func(g garbageRow) bool { return !g.at.IsZero() })
 	return all, outcome.Unavailable(errSlowEpochReads)
 }
 
@@ -112,37 +121,30 @@ func newGarbageQueue(s *engine) *garbageQueue {
 // deleteLater queues the rows that nothing names after a change: index entries and pages of the feed's log
 // wait for readerGrace first.
 func (w *garbageQueue) deleteLater(when observation, keys []string) {
-	var entries, others []string
-	for _, k := range keys {
-		if k[:1] == kindIndex || k[:1] == kindLog {
-			entries = append(entries, k)
-		} else {
-			others = append(others, k)
+	var soon []garbageRow
+	w.mu.Lock()
+	for _, g := range rowsOf(when, keys) {
+		if kind := g.key[:1]; kind != kindIndex && kind != kindLog {
+			soon = append(soon, g)
+		} else if len(w.waiting) < maxGarbage {
+			g.since = w.store.clock.local.Read()
+			w.waiting = append(w.waiting, g)
 		}
 	}
-	w.deleteSoon(garbageRows{observation: when, keys: others})
-	if len(entries) == 0 {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.waiting) < maxGarbage {
-		w.waiting = append(w.waiting, garbageRows{observation: when, keys: entries, since: w.store.clock.local.Read()})
-	}
+	w.mu.Unlock()
+	w.deleteSoon(soon)
 }
 
 // deleteOrphans queues rows that no head can name, in any epoch.
-func (w *garbageQueue) deleteOrphans(keys ...string) { w.deleteSoon(garbageRows{keys: keys}) }
+func (w *garbageQueue) deleteOrphans(keys ...string) { w.deleteSoon(rowsOf(observation{}, keys)) }
 
 // deleteSoon queues garbage that no reader needs.
-func (w *garbageQueue) deleteSoon(g garbageRows) {
-	if len(g.keys) == 0 && len(g.moves) == 0 {
+func (w *garbageQueue) deleteSoon(all []garbageRow) {
+	if len(all) == 0 {
 		return
 	}
 	w.mu.Lock()
-	if len(w.ready) < maxGarbage {
-		w.ready = append(w.ready, g)
-	}
+	w.ready = append(w.ready, all[:min(len(all), max(maxGarbage-len(w.ready), 0))]...)
 	w.mu.Unlock()
 	w.wake.send()
 }
@@ -189,88 +191,54 @@ func (w *garbageQueue) deleteReady(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		w.store.opts.Logger.Warn("bigtable: the epoch could not be read before a deletion, which is left to the orphan scan", "error", err)
 	}
-	w.moveEntries(ctx, found)
-	rows := 0
-	for _, g := range found {
-		rows += len(g.keys)
-	}
+	found = w.moveEntries(ctx, found)
 	if err := w.store.deleteGarbage(ctx, found); err != nil && !errors.Is(err, errRaised) && ctx.Err() == nil {
-		w.store.opts.Logger.Warn("bigtable: rows that nothing names could not be deleted", "rows", rows, "error", err)
+		w.store.opts.Logger.Warn("bigtable: rows that nothing names could not be deleted", "rows", len(found), "error", err)
 	}
 }
 
-// moveEntries writes entries at their new times, and adds the keys of those that they replace to the rows to
-// delete.
-func (w *garbageQueue) moveEntries(ctx context.Context, found []garbageRows) {
+// moveEntries writes the entries that replace rows to delete. It returns the rows to delete.
+func (w *garbageQueue) moveEntries(ctx context.Context, found []garbageRow) []garbageRow {
 	var all []mutation
 	for _, g := range found {
-		for _, m := range g.moves {
-			all = append(all, put(m.to.rowKey(), "", nil))
+		if g.to != "" {
+			all = append(all, put(g.to, "", nil))
 		}
 	}
-	if err := w.store.writeAll(ctx, all); err != nil {
-		if ctx.Err() == nil {
-			w.store.opts.Logger.Warn("bigtable: entries of runnable runs could not be moved", "entries", len(all), "error", err)
-		}
-		return
+	err := w.store.writeAll(ctx, all)
+	if err != nil && ctx.Err() == nil {
+		w.store.opts.Logger.Warn("bigtable: entries of runnable runs could not be moved", "entries", len(all), "error", err)
 	}
-	for i, g := range found {
-		for _, m := range g.moves {
-			if m.old != "" {
-				found[i].keys = append(slices.Clip(found[i].keys), m.old)
-			}
-		}
-	}
+	return slices.DeleteFunc(found, func(g garbageRow) bool { return g.key == "" || err != nil && g.to != "" })
 }
 
 // deleteGarbage deletes rows, with as few requests as possible. It leaves out garbage of earlier epochs before
 // each request and before each repeat of one, because the process may have been suspended since the request
 // before. It returns errRaised if it has left out some. Repeats by the client library have no such check.
-func (s *engine) deleteGarbage(ctx context.Context, all []garbageRows) error {
+func (s *engine) deleteGarbage(ctx context.Context, all []garbageRow) error {
 	var raised error
 	for len(all) > 0 {
-		next, rest := s.garbage.split(all)
-		found := len(next)
+		n := batch(len(all), s.garbage.perRequest, maxMessage, func(i int) int { return len(all[i].key) + 16 })
+		next := all[:n]
 		err := s.retry(ctx, func(bound context.Context) (err error) {
-			if next, err = s.ofCurrentEpoch(ctx, next); err != nil {
+			if next, err = s.ofCurrentEpoch(ctx, next); err != nil || len(next) == 0 {
 				return err
 			}
-			var dead []mutation
-			for _, g := range next {
-				for _, k := range g.keys {
-					dead = append(dead, remove(k))
-				}
-			}
-			if len(dead) == 0 {
-				return nil
+			dead := make([]mutation, len(next))
+			for i, g := range next {
+				dead[i] = remove(g.key)
 			}
 			return s.applyBulk(bound, dead)
 		})
 		if err != nil {
 			return err
 		}
-		if len(next) < found {
+		if len(next) < n {
 			raised = errRaised
 		}
-		all = rest
+		all = all[n:]
 	}
 	return raised
-}
-
-// split returns the garbage that one request deletes, and the rest.
-func (w *garbageQueue) split(all []garbageRows) (next, rest []garbageRows) {
-	n, size := 0, 0
-	for i, g := range all {
-		for j, k := range g.keys {
-			if size += len(k) + 16; n == w.perRequest || n > 0 && size > maxMessage {
-				next = append(slices.Clone(all[:i]), garbageRows{observation: g.observation, keys: g.keys[:j]})
-				all[i].keys = g.keys[j:]
-				return next, all[i:]
-			}
-			n++
-		}
-	}
-	return all, nil
 }
 
 // closeGrace bounds the background work that Close waits for.

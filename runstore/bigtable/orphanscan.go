@@ -213,16 +213,13 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 // deleteDead deletes rows that no run names, as observed at when or later. If the process may have been
 // suspended since, it reads the epoch before each request: after a failover a run's head may name the rows again.
 func (s *engine) deleteDead(ctx context.Context, when observation, keys []string) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	return s.deleteGarbage(ctx, []garbageRows{{observation: when, keys: keys}})
+	return s.deleteGarbage(ctx, rowsOf(when, keys))
 }
 
 // checkEpoch returns errRaised if the epoch was raised after when. It reads the epoch if the process may have
 // been suspended since then.
 func (s *engine) checkEpoch(ctx context.Context, when observation) error {
-	if still, err := s.ofCurrentEpoch(ctx, []garbageRows{{observation: when}}); err != nil || len(still) == 0 {
+	if still, err := s.ofCurrentEpoch(ctx, []garbageRow{{observation: when}}); err != nil || len(still) == 0 {
 		return cmp.Or(err, errRaised)
 	}
 	return nil

@@ -136,14 +136,20 @@ func (s *engine) readRows(ctx context.Context, set bigtable.RowSet, opts ...bigt
 // https://cloud.google.com/bigtable/docs/reads#large-rows
 const maxRowSet = 200 << 10
 
+// batch returns how many of n items one request carries: at most most, and at most so many bytes unless it is one item.
+func batch(n, most, bytes int, size func(i int) int) int {
+	for i := range min(n, most) {
+		if bytes -= size(i); bytes < 0 && i > 0 {
+			return i
+		}
+	}
+	return min(n, most)
+}
+
 // readList reads rows by their keys, with as few requests as possible, and calls f for each row that exists.
 func (s *engine) readList(ctx context.Context, keys []string, filter bigtable.Filter, f func(bigtable.Row) error) error {
 	for len(keys) > 0 {
-		n, size := 0, 0
-		for n < len(keys) && (n == 0 || size+len(keys[n]) < maxRowSet) {
-			size += len(keys[n]) + 8
-			n++
-		}
+		n := batch(len(keys), len(keys), maxRowSet, func(i int) int { return len(keys[i]) + 8 })
 		rows, err := s.readRows(ctx, bigtable.RowList(keys[:n]), bigtable.RowFilter(filter))
 		if err != nil {
 			return err
@@ -200,11 +206,7 @@ const (
 // request are applied in any order, and each separately.
 func (s *engine) writeAll(ctx context.Context, all []mutation) error {
 	for len(all) > 0 {
-		n, size := 0, 0
-		for n < len(all) && n < maxMutations && (n == 0 || size+all[n].n < maxMessage) {
-			size += all[n].n
-			n++
-		}
+		n := batch(len(all), maxMutations, maxMessage, func(i int) int { return all[i].n })
 		if err := s.retry(ctx, func(ctx context.Context) error { return s.applyBulk(ctx, all[:n]) }); err != nil {
 			return err
 		}

@@ -199,7 +199,11 @@ func (v *verifier) repair(ctx context.Context) error {
 	if err := v.store.writeAll(ctx, first); err != nil {
 		return err
 	}
-	v.store.garbage.deleteSoon(garbageRows{observation: v.observed, keys: v.dead, moves: v.moves})
+	garbage := rowsOf(v.observed, v.dead)
+	for _, m := range v.moves {
+		garbage = append(garbage, garbageRow{observation: v.observed, key: m.old, to: m.to.rowKey()})
+	}
+	v.store.garbage.deleteSoon(garbage)
 	return nil
 }
 
