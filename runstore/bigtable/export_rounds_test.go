@@ -37,11 +37,6 @@ func WriteBack(ctx context.Context, s *Store) error { return s.engine.feed.write
 // PageEntries is how many appends a page of the feed's log takes.
 const PageEntries = pageEntries
 
-// Release gives up the claims of a handle without workers, as Close does.
-func Release(ctx context.Context, s *Store) {
-	_, _ = s.engine.upkeep.updateClaims(byTest(ctx), releaseClaims)
-}
-
 // SetEnd has a handle take a number for the end of the feed's log, as if it had been suspended since.
 func SetEnd(s *Store, number int64) { s.engine.feed.end = number }
 

@@ -65,15 +65,6 @@ const (
 	maxToRetire = 10_000
 )
 
-// claimUse is what updateClaims does with claims.
-type claimUse int
-
-const (
-	claimMore     claimUse = iota // renew the handle's claims, and claim free shards
-	renewClaims                   // renew the handle's claims
-	releaseClaims                 // release the handle's claims
-)
-
 // errClaimLost ends the work on a run whose shard another handle has claimed.
 var errClaimLost = errors.New("bigtable: another handle has claimed the marks")
 
@@ -90,10 +81,7 @@ func (u *upkeep) scanLoop() {
 		select {
 		case <-timer.C:
 		case <-u.store.draining:
-			ctx, cancel := context.WithTimeout(u.store.stopped, u.store.closeGrace)
-			defer cancel()
-			_, _ = u.updateClaims(ctx, releaseClaims) // if it fails, the claims are free after claimTTL
-			return
+			return // its claims are free after claimTTL
 		}
 		every := orphanScanEvery
 		if u.scanClaimed(u.store.stopped) == 0 {
@@ -105,7 +93,7 @@ func (u *upkeep) scanLoop() {
 
 // scanClaimed scans the shards that the handle has claimed and returns their number.
 func (u *upkeep) scanClaimed(ctx context.Context) int {
-	mine, err := u.updateClaims(ctx, claimMore)
+	mine, err := u.updateClaims(ctx, true)
 	if err != nil && ctx.Err() == nil {
 		u.store.opts.Logger.Warn("bigtable: the marks cannot be claimed", "error", err)
 	}
@@ -141,7 +129,7 @@ func (u *upkeep) keepClaims(ctx context.Context) {
 	if u.store.clock.local.Since(u.renewed) < u.renewal {
 		return
 	}
-	if mine, err := u.updateClaims(ctx, renewClaims); err == nil {
+	if mine, err := u.updateClaims(ctx, false); err == nil {
 		u.setClaimed(mine)
 	}
 }
@@ -182,8 +170,9 @@ func (u *upkeep) mayRetire(id runstore.RunID) error {
 	return u.store.unlessClosed()
 }
 
-// updateClaims renews, adds or releases claims of the handle. It returns the handle's shards, in order.
-func (u *upkeep) updateClaims(ctx context.Context, use claimUse) (mine []int, err error) {
+// updateClaims renews the claims of the handle, and claims free shards if more is set. It returns the handle's
+// shards, in order.
+func (u *upkeep) updateClaims(ctx context.Context, more bool) (mine []int, err error) {
 	var stored []byte
 	err = u.store.readList(ctx, []string{kindClaims}, latest(column(familyOther, "")), func(r bigtable.Row) error {
 		stored = cell(r, familyOther, "")
@@ -204,10 +193,7 @@ func (u *upkeep) updateClaims(ctx context.Context, use claimUse) (mine []int, er
 			*m = observedClaim{c, now}
 		}
 		free := c.by == 0 || c.by != u.id && u.store.clock.local.Since(u.observed[shard].since) > claimTTL
-		switch {
-		case c.by == u.id && use == releaseClaims:
-			c = claim{}
-		case c.by == u.id, free && use == claimMore && claimed < claimedAtOnce:
+		if c.by == u.id || free && more && claimed < claimedAtOnce {
 			if c.by == u.id {
 				had = append(had, shard)
 			} else {
