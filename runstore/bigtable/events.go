@@ -48,23 +48,30 @@ func appendFramed(cell, event []byte) []byte {
 	return append(binary.AppendUvarint(cell, uint64(len(event))), event...)
 }
 
+// cutFrame returns the first frame of a cell, and the bytes after it.
+func cutFrame(cell []byte) (frame, rest []byte, ok bool) {
+	n, used := binary.Uvarint(cell)
+	if used <= 0 || uint64(len(cell)-used) < n {
+		return nil, nil, false
+	}
+	return cell[used : used+int(n)], cell[used+int(n):], true
+}
+
 // eachFramed calls f for each event of a cell.
 func eachFramed(cell []byte, first int64, f func(e journalEvent, bytes []byte) error) error {
 	for seq := first; len(cell) > 0; seq++ {
-		n, used := binary.Uvarint(cell)
-		if used <= 0 || uint64(len(cell)-used) < n {
+		bytes, rest, ok := cutFrame(cell)
+		if !ok {
 			return errFrames
 		}
-		one := journalEvent{seq: seq}
-		bytes := cell[used : used+int(n)]
-		var err error
+		one, err := journalEvent{seq: seq}, error(nil)
 		if one.data, err = decodeCell(bytes, &one.meta); err != nil {
 			return err
 		}
 		if err := f(one, bytes); err != nil {
 			return err
 		}
-		cell = cell[used+int(n):]
+		cell = rest
 	}
 	return nil
 }

@@ -87,33 +87,28 @@ func (e *pageEntry) encode() []byte {
 
 // decodePageEntry returns the first entry of a cell and the bytes after it.
 func decodePageEntry(cell []byte) (e pageEntry, rest []byte, err error) {
-	size, n := binary.Uvarint(cell)
-	if n <= 0 || size < 8 || uint64(len(cell)-n) < size {
+	b, rest, ok := cutFrame(cell)
+	if !ok || len(b) < 8 {
 		return e, nil, errPage
 	}
-	b, rest := cell[n:n+int(size)], cell[n+int(size):]
 	e.nonce, b = binary.BigEndian.Uint64(b), b[8:]
-	number := func() int64 {
-		v, n := binary.Uvarint(b)
-		if n <= 0 {
-			err, b = errPage, nil
-			return 0
+	read := func(numbers ...*int64) {
+		for _, number := range numbers {
+			v, n := binary.Uvarint(b)
+			*number, b, ok = int64(v), b[max(n, 0):], ok && n > 0
 		}
-		b = b[n:]
-		return int64(v)
 	}
-	e.next = number()
-	for len(b) > 0 && err == nil {
-		size := number()
-		if size < 0 || size > int64(len(b)) {
-			return e, nil, errPage
+	for read(&e.next); ok && len(b) > 0; {
+		var r eventRange
+		if r.Run, b, ok = cutFrame(b); ok {
+			read(&r.Generation, &r.From, &r.N)
+			e.ranges = append(e.ranges, r)
 		}
-		r := eventRange{Run: b[:size]}
-		b = b[size:]
-		r.Generation, r.From, r.N = number(), number(), number()
-		e.ranges = append(e.ranges, r)
 	}
-	return e, rest, err
+	if !ok {
+		return e, nil, errPage
+	}
+	return e, rest, nil
 }
 
 var errPage = errors.New("an entry that this program did not write")

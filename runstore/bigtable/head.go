@@ -344,13 +344,12 @@ func encodeCell(meta any, value []byte) []byte {
 
 // decodeCell is the inverse of encodeCell.
 func decodeCell(cell []byte, meta any) (value []byte, err error) {
-	n, used := binary.Uvarint(cell)
-	if used <= 0 || uint64(len(cell)-used) < n {
+	header, value, ok := cutFrame(cell)
+	if !ok {
 		return nil, corrupt(fmt.Errorf("a cell of %d bytes that this program did not write", len(cell)))
 	}
-	header := cell[used : used+int(n)]
 	if err := json.Unmarshal(header, meta); err != nil {
 		return nil, corrupt(fmt.Errorf("a cell that this program did not write: %w", err))
 	}
-	return bytes.Clone(cell[used+int(n):]), nil
+	return bytes.Clone(value), nil
 }
