@@ -206,22 +206,11 @@ func (a *administration) profile(ctx context.Context, r *admin.Report) {
 			"check by hand that it routes to a single cluster and allows single-row transactions; or grant bigtable.appProfiles.get")
 		return
 	}
-	a.judgeProfile(name, found, r)
-}
-
-// judgeProfile judges an app profile, and remembers its cluster.
-func (a *administration) judgeProfile(name string, found *adminpb.AppProfile, r *admin.Report) {
-	change := fmt.Sprintf("gcloud bigtable app-profiles update %s --project=%s --instance=%s --route-to=CLUSTER --transactional-writes", name, a.opts.Project, a.opts.Instance)
-	single := found.GetSingleClusterRouting()
-	switch {
-	case single == nil:
-		r.Fail("app profile", name+" routes to several clusters, where conditional mutations are not atomic", change)
-	case !single.GetAllowTransactionalWrites():
-		r.Fail("app profile", name+" routes to the cluster "+single.GetClusterId()+" but allows no single-row transactions", change)
-	default:
-		a.cluster = single.GetClusterId()
-		r.OK("app profile", "%s routes to the cluster %s and allows single-row transactions", name, a.cluster)
+	if problem, change := a.judgeProfile(found); problem != "" {
+		r.Fail("app profile", problem, change)
+		return
 	}
+	r.OK("app profile", "%s routes to the cluster %s and allows single-row transactions", name, a.cluster)
 }
 
 // permissions asks which permissions the account has.

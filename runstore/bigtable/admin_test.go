@@ -73,16 +73,16 @@ func TestJudgeProfile(t *testing.T) {
 	several := &adminpb.AppProfile{RoutingPolicy: &adminpb.AppProfile_MultiClusterRoutingUseAny_{}}
 	for _, c := range []struct {
 		profile *adminpb.AppProfile
-		status  operate.Status
-		says    string
+		want    string // the problem
+		change  string // the begin of the command
 	}{
-		{single("c1", true), operate.OK, "the cluster c1"},
-		{single("c1", false), operate.Fail, "no single-row transactions"},
-		{several, operate.Fail, "several clusters"},
+		{single("c1", true), "", ""},
+		{single("c1", false), "default routes to the cluster c1 but allows no single-row transactions", "gcloud bigtable app-profiles update default "},
+		{several, "default routes to several clusters, where conditional mutations are not atomic", "gcloud bigtable app-profiles update default "},
 	} {
-		f := bigtable.JudgeProfile(c.profile)
-		if f.Status != c.status || !strings.Contains(f.Found, c.says) || (f.Status == operate.Fail) != strings.Contains(f.Advice, "gcloud bigtable app-profiles update") {
-			t.Errorf("got %+v, want %s and %q", f, c.status, c.says)
+		problem, change := bigtable.JudgeProfile(c.profile)
+		if problem != c.want || !strings.HasPrefix(change, c.change) || c.change == "" && change != "" {
+			t.Errorf("got %q and %q, want %q and %q…", problem, change, c.want, c.change)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
-	"github.com/tapestore/tapestore/runstore/admin"
 )
 
 // CheckProfile has a handle that does not exist yet look at its app profile. It returns
@@ -31,9 +30,7 @@ func SameIncarnation(stored string, o Options, cluster, restored string) bool {
 	return (&engine{opts: o, cluster: cluster, restored: restored}).sameIncarnation(stored)
 }
 
-// JudgeProfile returns what the doctor finds about an app profile.
-func JudgeProfile(profile *adminpb.AppProfile) admin.Finding {
-	var r admin.Report
-	(&administration{engine: &engine{}}).judgeProfile("default", profile, &r)
-	return r[0]
+// JudgeProfile returns the problem that the doctor finds about an app profile, and the command against it.
+func JudgeProfile(profile *adminpb.AppProfile) (problem, change string) {
+	return (&engine{}).judgeProfile(profile)
 }

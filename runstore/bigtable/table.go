@@ -142,7 +142,7 @@ func (s *engine) readRestored(ctx context.Context, tables *bigtable.AdminClient)
 	})
 }
 
-// checkProfile returns errProfile if the app profile does not allow conditional mutations. If the account may
+// checkProfile returns an error if the app profile does not allow conditional mutations. If the account may
 // not read app profiles, it logs a warning, and the first write fails.
 func (s *engine) checkProfile(ctx context.Context, instances *bigtable.InstanceAdminClient) error {
 	name := s.profileName()
@@ -155,13 +155,24 @@ func (s *engine) checkProfile(ctx context.Context, instances *bigtable.InstanceA
 		}
 		return err
 	}
-	single := profile.GetSingleClusterRouting()
-	if single == nil || !single.GetAllowTransactionalWrites() {
-		return outcome.Unavailable(fmt.Errorf("%w; change it: gcloud bigtable app-profiles update %s --project=%s --instance=%s --route-to=CLUSTER --transactional-writes",
-			errProfile, name, s.opts.Project, s.opts.Instance))
+	if problem, change := s.judgeProfile(profile); problem != "" {
+		return outcome.Unavailable(fmt.Errorf("bigtable: the app profile %s; change it: %s", problem, change))
 	}
-	s.cluster = single.GetClusterId()
 	return nil
+}
+
+// judgeProfile sets the cluster if the app profile allows conditional mutations. Otherwise it returns the problem, and
+// the command that changes the profile.
+func (s *engine) judgeProfile(found *adminpb.AppProfile) (problem, change string) {
+	problem = "routes to several clusters, where conditional mutations are not atomic"
+	if single := found.GetSingleClusterRouting(); single.GetAllowTransactionalWrites() {
+		s.cluster = single.GetClusterId()
+		return "", ""
+	} else if single != nil {
+		problem = "routes to the cluster " + single.GetClusterId() + " but allows no single-row transactions"
+	}
+	return s.profileName() + " " + problem, fmt.Sprintf("gcloud bigtable app-profiles update %s --project=%s --instance=%s --route-to=CLUSTER --transactional-writes",
+		s.profileName(), s.opts.Project, s.opts.Instance)
 }
 
 // profileName returns the name of the app profile.
@@ -171,8 +182,6 @@ func (s *engine) profileName() string {
 	}
 	return s.opts.AppProfile
 }
-
-var errProfile = errors.New("bigtable: the app profile must route to a single cluster and allow single-row transactions: elsewhere conditional mutations are not atomic")
 
 // Describe implements runstore.Describer.
 func (s *Store) Describe(context.Context) (runstore.Description, error) {
