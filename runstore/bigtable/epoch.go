@@ -127,6 +127,15 @@ func (s *engine) replaceEpochs(ctx context.Context, old, next *epochs) (replaced
 	return string(now.stored) == string(next.stored), nil
 }
 
+// setEpochs replaces old by next, and then the copies, unless another handle has replaced old.
+func (s *engine) setEpochs(ctx context.Context, old, next *epochs) error {
+	replaced, err := s.replaceEpochs(ctx, old, next)
+	if err != nil || !replaced {
+		return err
+	}
+	return s.copyEpochs(ctx, next)
+}
+
 // isRestored separates the place of a table from the backup that it was restored from. No resource name
 // of Google's contains it.
 const isRestored = "/restored/"
@@ -149,11 +158,7 @@ const unknownCluster = "/clusters//"
 func (s *engine) nameCluster(ctx context.Context, x *epochs) error {
 	next := *x
 	next.Incarnation = s.incarnation()
-	replaced, err := s.replaceEpochs(ctx, x, &next)
-	if err != nil || !replaced {
-		return err
-	}
-	return s.copyEpochs(ctx, &next)
+	return s.setEpochs(ctx, x, &next)
 }
 
 // sameIncarnation reports whether the stored incarnation is this one. If one of them does not have the
@@ -183,11 +188,7 @@ func (s *engine) upgradeFormat(ctx context.Context, x *epochs) error {
 	}
 	next := *x
 	next.Format = format
-	replaced, err := s.replaceEpochs(ctx, x, &next)
-	if err != nil || !replaced {
-		return err
-	}
-	return s.copyEpochs(ctx, &next)
+	return s.setEpochs(ctx, x, &next)
 }
 
 // ensureEpoch creates or upgrades the epochs, and raises the epoch if the table has another incarnation
@@ -201,11 +202,7 @@ func (s *engine) ensureEpoch(ctx context.Context) error {
 		}
 		switch {
 		case x.stored == nil:
-			first := &epochs{Format: format, Incarnation: s.incarnation(), Ended: true}
-			if _, err := s.replaceEpochs(ctx, x, first); err != nil {
-				return err
-			}
-			if err := s.copyEpochs(ctx, first); err != nil {
+			if err := s.setEpochs(ctx, x, &epochs{Format: format, Incarnation: s.incarnation(), Ended: true}); err != nil {
 				return err
 			}
 		case x.Format < format:
@@ -337,11 +334,7 @@ func (s *engine) finishRaise(ctx context.Context, x *epochs) (err error) {
 	}
 	done := *x
 	done.Ended = true
-	_, err = s.replaceEpochs(ctx, x, &done) // another handle may have raised the epoch again
-	if err != nil {
-		return err
-	}
-	return s.copyEpochs(ctx, &done)
+	return s.setEpochs(ctx, x, &done) // another handle may have raised the epoch again
 }
 
 // raiseWorkers is how many runs a raise visits at the same time.
