@@ -9,10 +9,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/bigtable"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
@@ -342,20 +342,18 @@ const raiseWorkers = 16
 
 // endGrants ends the grants of runs, by the keys of their rows.
 func (s *engine) endGrants(ctx context.Context, keys []string) error {
-	errs := make([]error, raiseWorkers)
-	var wg sync.WaitGroup
-	for i := range raiseWorkers {
-		wg.Go(func() {
-			for k := i; k < len(keys) && errs[i] == nil; k += raiseWorkers {
-				id := runOf(keys[k])
-				if err := s.endGrant(ctx, id); !errors.Is(err, runstore.ErrCorrupt) || !s.skipDamaged(id, err) {
-					errs[i] = err // a damaged run accepts no write under any grant
-				}
+	workers, ctx := errgroup.WithContext(ctx)
+	workers.SetLimit(raiseWorkers)
+	for _, k := range keys {
+		workers.Go(func() error {
+			err := s.endGrant(ctx, runOf(k))
+			if errors.Is(err, runstore.ErrCorrupt) && s.skipDamaged(runOf(k), err) {
+				return nil // a damaged run accepts no write under any grant
 			}
+			return err
 		})
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return workers.Wait()
 }
 
 // endGrant ends a run's grant of an epoch before the newest that the handle knows.
