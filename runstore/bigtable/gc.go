@@ -150,14 +150,7 @@ func (s *engine) deleteOrphanMarks(ctx context.Context, keys []string) (deleted 
 
 // orphanMarks returns the marks, of those with the given keys, that have no run.
 func (s *engine) orphanMarks(ctx context.Context, keys []string) (all []mark, err error) {
-	var rows []string
-	marks := map[runstore.RunID][]mark{}
-	for _, k := range keys {
-		if m, ok := markOf(k); ok {
-			rows = append(rows, runKey(m.run))
-			marks[m.run] = append(marks[m.run], m)
-		}
-	}
+	marks, rows := marksOf(keys)
 	err = s.readList(ctx, rows, latest(wholeFamily(familyHead)), func(r bigtable.Row) error {
 		if found, err := parseRow(r); err != nil || found.stored != nil { // a damaged run exists
 			delete(marks, runOf(r.Key()))

@@ -98,6 +98,20 @@ func markOf(key string) (m mark, ok bool) {
 	return mark{runstore.RunID(key[4:at]), fromBE64(key[at : at+8]), uint64(fromBE64(key[at+8:]))}, true
 }
 
+// marksOf returns the marks with the given keys by their runs, and the keys of the rows of the runs.
+func marksOf(keys []string) (marks map[runstore.RunID][]mark, rows []string) {
+	marks = map[runstore.RunID][]mark{}
+	for _, k := range keys {
+		if m, ok := markOf(k); ok {
+			if marks[m.run] == nil {
+				rows = append(rows, runKey(m.run))
+			}
+			marks[m.run] = append(marks[m.run], m)
+		}
+	}
+	return marks, rows
+}
+
 func logKey(number int64) string { return kindLog + hashed(be64(number)) + be64(number) }
 
 func clockKey() string { return kindClock + anyShard() }

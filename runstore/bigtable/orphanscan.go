@@ -87,18 +87,7 @@ var errStopped = errors.New("bigtable: the handle was closed")
 
 // scanMarks visits the runs that marks name. After an error about one run it goes on with the next.
 func (s *engine) scanMarks(ctx context.Context, keys []string) error {
-	marks := map[runstore.RunID][]mark{}
-	var rows []string
-	for _, k := range keys {
-		m, ok := markOf(k)
-		if !ok {
-			continue
-		}
-		if marks[m.run] == nil {
-			rows = append(rows, runKey(m.run))
-		}
-		marks[m.run] = append(marks[m.run], m)
-	}
+	marks, rows := marksOf(keys)
 	if _, err := s.readEpochs(ctx); err != nil { // it learns the newest epoch
 		return err
 	}
