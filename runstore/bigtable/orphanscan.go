@@ -75,14 +75,6 @@ func (s *engine) isClosed() bool {
 	}
 }
 
-// unlessClosed returns errStopped once Close has begun.
-func (s *engine) unlessClosed() error {
-	if s.isClosed() {
-		return errStopped
-	}
-	return nil
-}
-
 var errStopped = errors.New("bigtable: the handle was closed")
 
 // scanMarks visits the runs that marks name. After an error about one run it goes on with the next.

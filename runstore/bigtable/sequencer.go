@@ -82,7 +82,7 @@ func (q *sequencer) noteCommit(id runstore.RunID, e *edit) {
 	}
 	q.mu.Unlock()
 	if e.purged {
-		q.store.inBackground(func(ctx context.Context) error { return q.store.retireMark(ctx, id, q.store.unlessClosed) })
+		q.store.upkeep.toRetire.add(id)
 		return
 	}
 	if e.done.FirstSeq == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// upkeep is the background work of a handle that follows from no operation of the handle: it scans for orphans, and
-// retires marks (orphanscan.go). Each of the two has a goroutine, so neither delays the other.
+// upkeep is background work of a handle: it scans for orphans, and retires marks (orphanscan.go). Each of the two has
+// a goroutine, so neither delays the other.
 //
 // The marks are spread over 16 shards, and a handle scans the shards that it has claimed. So the work does
 // not grow with the number of handles. All claims are in one cell, which handles replace by compare-and-swap:
@@ -27,7 +27,7 @@ import (
 type upkeep struct {
 	store    *engine
 	id       uint64        // of the handle, in its claims
-	toRetire pendingRuns   // runs that scans have found idle, whose marks are to be retired
+	toRetire pendingRuns   // runs that the handle has purged or found idle, whose marks are to be retired
 	claimed  atomic.Uint32 // the shards that the handle has claimed: a bit for each
 
 	// The goroutine of the scans owns the following.
@@ -164,10 +164,13 @@ func (u *upkeep) retirePending(ctx context.Context) {
 // the run's mark: retirements of two handles would compete, because each replaces the revision that the other
 // relies on.
 func (u *upkeep) mayRetire(id runstore.RunID) error {
-	if u.claimed.Load()&(1<<shardOf(string(id))[0]) == 0 {
+	switch {
+	case u.store.isClosed():
+		return errStopped
+	case u.claimed.Load()&(1<<shardOf(string(id))[0]) == 0:
 		return errClaimLost
 	}
-	return u.store.unlessClosed()
+	return nil
 }
 
 // updateClaims renews the claims of the handle, and claims free shards if more is set. It returns the handle's
