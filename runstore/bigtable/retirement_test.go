@@ -8,6 +8,7 @@ import (
 	client "cloud.google.com/go/bigtable"
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -50,6 +51,23 @@ func TestLargeRetirementDelaysNoFeed(t *testing.T) {
 	bigtable.Retire(t.Context(), scanner)
 	if left, marks := len(keys(t, tbl, "s")), len(keys(t, tbl, "m")); left != 0 || marks != 1 {
 		t.Errorf("%d segments and %d marks remain, want none and that of the other run", left, marks)
+	}
+}
+
+// A mark that cannot be retired delays no others. The next scan queues it again.
+func TestFailedRetirementIsRepeated(t *testing.T) {
+	t.Parallel()
+	table, r := newTable(t), &refusal{byTest: true}
+	s, tbl := openBare(t, table, r.through), raw(t, table)
+	for i := range 3 {
+		purge(t, s, hold(t, s, runID("purged", i)))
+	}
+	r.next(swaps, codes.PermissionDenied)
+	for _, want := range []int{1, 0} {
+		bigtable.OrphanScanOnce(t.Context(), s)
+		if marks := len(keys(t, tbl, "m")); marks != want {
+			t.Errorf("%d marks remain, want %d", marks, want)
+		}
 	}
 }
 

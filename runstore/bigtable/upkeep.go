@@ -134,7 +134,7 @@ func (u *upkeep) keepClaims(ctx context.Context) {
 	}
 }
 
-// retireLoop retires the marks of idle runs, until the handle is closed. The retirement of a large run may take
+// retireLoop retires the marks of idle and purged runs, until the handle is closed. The retirement of a large run may take
 // minutes; meanwhile the scans go on, and renew the claims.
 func (u *upkeep) retireLoop() {
 	for {
