@@ -134,8 +134,8 @@ func (u *upkeep) keepClaims(ctx context.Context) {
 	}
 }
 
-// retireLoop retires the marks of idle and purged runs, until the handle is closed. The retirement of a large run may take
-// minutes; meanwhile the scans go on, and renew the claims.
+// retireLoop retires the marks of idle and purged runs, until the handle is closed. The retirement of a large run may
+// take minutes; meanwhile the scans go on, and renew the claims.
 func (u *upkeep) retireLoop() {
 	for {
 		select {
