@@ -289,6 +289,9 @@ func (s *engine) load(ctx context.Context, r *cachedRun, n needs) error {
 			return err
 		}
 		m.coldRev, m.Hides = one.move.rev, 0
+		if one.old {
+			m.Above = max(m.Above, r.head.Floor)
+		}
 		r.records[one.key] = m
 	}
 	for _, item := range found.cells[familyRecords] {
@@ -300,9 +303,7 @@ func (s *engine) load(ctx context.Context, r *cachedRun, n needs) error {
 		m.size = m.footprint(key, item.Value)
 		r.records[key] = m
 	}
-	if err := s.learnFingerprints(ctx, r, list, n.keys); err != nil {
-		return err
-	}
+	s.learnFingerprints(r, list, n.keys)
 	if n.results || n.replays {
 		r.results = map[string]result{}
 		for _, item := range found.cells[familyBatches] {

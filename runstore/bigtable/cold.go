@@ -33,9 +33,14 @@ import (
 //     that count, and they are consistent with the run's row that it read last (engine.withCold).
 //
 // A writer decides on versions that were read in this way, or on digests of the same list of moves
-// (fingerprints.go), and its conditional mutation compares the run's revision. That is safe although the versions of cold records are not in the row that it
-// compares: every change of a record, every move, rewriting and purge replaces the revision. While the
-// revision is the same, no version has changed, wherever it is stored.
+// (fingerprints.go), and its conditional mutation compares the run's revision. That is safe although the
+// versions of cold records are not in the row that it compares: every change of a record, every move,
+// rewriting and purge replaces the revision. While the revision is the same, no version has changed,
+// wherever it is stored.
+//
+// A failover may lose the latest row of a record and keep the one that it replaced. So the first change of a
+// record whose row is from before the last raise of the epoch gives it a version above all that the run's cold
+// records had then (recordMeta.Above).
 //
 // Rejected: a log-structured merge tree of sorted blocks. It would need fewer rows, but also an index of
 // their keys, and levels that keep writes few. Here a record is written twice, and read by its key.
@@ -74,8 +79,8 @@ type moveListHeader struct {
 	// rewritten: up to Cursor only rows of later moves count.
 	Start  int64  `json:"start,omitempty"`
 	Cursor []byte `json:"cursor,omitempty"`
-	// Rows is how many rows the listed moves have written, without those of moves before Start. Programs that do
-	// not know it record none.
+	// Rows is how many rows the listed moves have written, without those of moves before Start. Programs of
+	// earlier versions drop it, so it may be too low.
 	Rows int64 `json:"rows,omitempty"`
 	// Left is how many moves the last rewriting has left, one for each of its steps and each move meanwhile.
 	Left int64 `json:"left,omitempty"`
@@ -193,6 +198,7 @@ type coldRow struct {
 	key  runstore.RecordKey
 	move coldMove
 	cell []byte
+	old  bool // written before the last raise of the epoch
 }
 
 // coldPage is the result of a read of cold rows.
@@ -265,13 +271,13 @@ func (s *engine) coldRows(ctx context.Context, id runstore.RunID, c *moveList, s
 			if last = key; !c.counts(key, m) || len(page.rows) > 0 && page.rows[len(page.rows)-1].key == key {
 				return true
 			}
-			var value []byte
+			one := coldRow{key: key, move: m}
 			for _, item := range r[familyOther] {
-				value = item.Value
+				one.cell, one.old = item.Value, item.Timestamp < timestampOf(c.stamp)
 			}
-			page.rows = append(page.rows, coldRow{key, m, value})
+			page.rows = append(page.rows, one)
 			decided = key
-			size += len(value)
+			size += len(one.cell)
 			page.cut = most > 0 && size > most
 			return !page.cut
 		}, options...)

@@ -86,6 +86,7 @@ func TestCommitsInLargeRunsCostNoMore(t *testing.T) {
 		for range 12 { // it learns what the run is
 			step()
 		}
+		learnFingerprints(t, s, id)
 		const rounds = 60
 		requests, bytes := count.during(func() {
 			for range rounds {
@@ -181,9 +182,10 @@ func TestColdRecordsCostCommitsLittle(t *testing.T) {
 	l := keepLedger(t, table)
 	learned := func(name string) *bigtable.Store {
 		other := openBare(t, table)
-		for i := range 6 { // after which it has read the fingerprints
+		for i := range 6 {
 			edit(t, other, all, fmt.Sprintf("%s/%d", name, i), "new")
 		}
+		learnFingerprints(t, other, "run")
 		return other
 	}
 	other := learned("b")

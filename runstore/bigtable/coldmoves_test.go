@@ -289,11 +289,12 @@ func TestVersionsGrowWhereColdRowsAreMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = openBare(t, table)
-	for i := range 6 { // after which it has read the fingerprints
+	for i := range 6 {
 		b := signal("run", "other")
 		b.Put(runstore.RecordKey(fmt.Sprint("c/", i)), []byte("other"))
 		commit(t, s, b)
 	}
+	learnFingerprints(t, s, "run")
 	b := runstore.NewBatch("run", runstore.AtVersion("a/00000", 0)) // as readers find it
 	b.Put("a/00000", []byte("anew"))
 	if got := commit(t, s, b).Versions[0]; got <= was {
@@ -432,9 +433,10 @@ func TestFingerprintsOfAFormerListAreNotUsed(t *testing.T) {
 	hold(t, s, "run")
 	all := filled(t, s, 60)
 	relieve(t, s)
-	for i := range 6 { // after which it has read the fingerprints
+	for i := range 6 {
 		edit(t, other, all, fmt.Sprintf("b/%d", i), "new")
 	}
+	learnFingerprints(t, other, "run")
 	edit(t, s, all, "moved", "value")
 	for i := range 60 {
 		edit(t, s, all, fmt.Sprintf("c/%d", i), "more")
@@ -452,6 +454,7 @@ func TestFingerprintsOfAFormerListAreNotUsed(t *testing.T) {
 	for i := range 4 { // after which it knows the records of the row
 		edit(t, other, all, fmt.Sprintf("d/%d", i), "new")
 	}
+	learnFingerprints(t, other, "run")
 	edit(t, other, all, "moved", "changed")
 	if got := all["moved"].Version; got != 2 {
 		t.Errorf("the record that was moved has version %d, want 2", got)

@@ -104,9 +104,10 @@ func TestListsOfTwoHistoriesAreNotConfused(t *testing.T) {
 			edit(t, s, all, fmt.Sprintf("%s/%d", name, i), "value")
 		}
 		relieve(t, s)
-		for i := range 6 { // after which it has read the fingerprints
+		for i := range 6 {
 			edit(t, s, all, fmt.Sprintf("later %s/%d", name, i), "value")
 		}
+		learnFingerprints(t, s, "run")
 	}
 	edits(s, all, "lost", 60)
 	all.readAs(t, s)

@@ -263,7 +263,7 @@ func (e *edit) changeRecord(i int, w runstore.RecordWrite, small int, seq, token
 		Rev: h.Rev, By: e.nonce, Hides: under,
 	}
 	if old != nil {
-		m.Version, m.CreatedSeq, m.Created, m.CreatedBy = old.Version+1, old.CreatedSeq, old.Created, old.CreatedBy
+		m.Version, m.CreatedSeq, m.Created, m.CreatedBy = max(old.Version, old.Above)+1, old.CreatedSeq, old.Created, old.CreatedBy
 	}
 	if was != nil {
 		m.Version = int64(was.Version)

@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // Fingerprints are a filter of the keys of cold records, like a Bloom filter: a commit that puts a new
@@ -22,7 +23,7 @@ import (
 //  1. Fingerprints and digests count only for the list of moves with which they were read, and only if the
 //     row of each listed move was there. So they are complete, and of the state of the head that names the list.
 //  2. Of several digests of a record the one of the latest move counts. If a rewriting has dropped the record's
-//     row, that digest is of a tombstone.
+//     row, that digest is of a tombstone. At the end of a rewriting the handle drops all, and reads them again.
 //  3. A tombstone, and a record whose value is in a pack, have a digest without a version: the commit reads the
 //     record. So have the records of moves of an earlier epoch, because a failover may have lost their rows but
 //     not the row of the digests: readers find no such record, and neither may a commit.
@@ -65,10 +66,11 @@ type fingerprints struct {
 	all     []uint32     // sorted
 	digests []coldDigest // by id, if exact
 	exact   bool         // digests has all records
+	first   coldMove     // the first move of the list, zero if the handle has not read the list
 }
 
-// find returns what a commit has to know of the cold record of a key, nil if there is none. sure is false, and m nil,
-// if the commit has to read the record. of is the list of moves that the run has.
+// find looks up the cold record of a key. of is the list of moves that the run has. If sure is set, m is what a
+// commit has to know of the record, and nil if there is no such record. Otherwise the commit has to read it.
 func (p *fingerprints) find(of moveListID, key runstore.RecordKey) (m *recordMeta, sure bool) {
 	if of == (moveListID{}) || key == runstore.SummaryKey {
 		return nil, true
@@ -90,7 +92,7 @@ func (p *fingerprints) find(of moveListID, key runstore.RecordKey) (m *recordMet
 // add adds a record of a move.
 func (p *fingerprints) add(key runstore.RecordKey, move int64, meta *recordMeta) {
 	d := coldDigest{digestID(key), move, meta.Version, meta.CreatedSeq, meta.Created, meta.CreatedBy}
-	if meta.Pack != nil {
+	if meta.Pack != nil || meta.Above != 0 {
 		d.version = 0
 	}
 	p.all, p.digests = append(p.all, hashOf(string(key))), append(p.digests, d)
@@ -103,7 +105,7 @@ func searchDigests(digests []coldDigest, id [16]byte) (i int, there bool) {
 
 // with returns p, which is sorted, and the fingerprints and the digests of later moves, as those of a list of moves.
 func (p *fingerprints) with(more fingerprints, of moveListID) fingerprints {
-	sum := fingerprints{of: of, all: slices.Concat(p.all, more.all)}
+	sum := fingerprints{of: of, first: p.first, all: slices.Concat(p.all, more.all)}
 	slices.Sort(sum.all)
 	sum.all = slices.Compact(sum.all)
 	if sum.exact = p.exact && more.exact && len(p.digests)+len(more.digests) <= maxDigests; !sum.exact {
@@ -164,53 +166,90 @@ func (p *fingerprints) decode(r bigtable.Row, move, stamp int64) {
 	p.exact = p.exact && len(p.digests) == len(p.all) && len(p.digests) <= maxDigests
 }
 
-// learnFingerprints counts the keys for which the handle has read cold records, and reads the run's fingerprints
-// after some of them.
-func (s *engine) learnFingerprints(ctx context.Context, r *cachedRun, c *moveList, asked []runstore.RecordKey) error {
+// learnFingerprints counts the keys for which the handle has read cold records, and after some of them has the
+// run's fingerprints read in the background, where the read neither delays nor fails a commit. After a read that
+// fails, it counts anew.
+func (s *engine) learnFingerprints(r *cachedRun, c *moveList, asked []runstore.RecordKey) {
 	if c == nil || r.fingerprints.of == c.id() {
-		return nil
+		return
 	}
 	for _, k := range asked {
 		if m := r.records[k]; m == nil || m.coldRev != 0 {
 			r.coldReads++
 		}
 	}
-	if r.coldReads < coldReadsBefore+c.rows()/rowsPerRead {
-		return nil
+	known, wanted := r.fingerprints, coldReadsBefore+c.rows()/rowsPerRead
+	if known.begins(c) {
+		wanted = 1
 	}
-	return s.loadFingerprints(ctx, r, c)
+	if r.coldReads < wanted || !r.learning.CompareAndSwap(false, true) {
+		return
+	}
+	r.coldReads = 0
+	s.inBackground(func(ctx context.Context) error {
+		defer r.learning.Store(false)
+		return s.fetchFingerprints(ctx, r.id, c, known)
+	})
 }
 
-// loadFingerprints reads the fingerprints of a run. It ignores them if the row of a listed move is missing.
-func (s *engine) loadFingerprints(ctx context.Context, r *cachedRun, c *moveList) error {
-	var found fingerprints
-	moves := 0
-	prefix := fingerprintPrefix(r.id, c.generation)
+// fetchFingerprints reads the fingerprints of a run as of a list of moves, and remembers them if that is still the
+// run's. known are those that the handle has.
+func (s *engine) fetchFingerprints(ctx context.Context, id runstore.RunID, c *moveList, known fingerprints) error {
+	p, err := s.readFingerprints(ctx, id, c, known)
+	if err != nil || p == nil {
+		return err
+	}
+	_, err = s.withLock(ctx, id, func(_ context.Context, r *cachedRun, _ *outcome.Backoff) (bool, error) {
+		if r.head.moveListID() == p.of {
+			s.runs.setFingerprints(r, *p)
+		}
+		return false, nil
+	})
+	return err
+}
+
+// begins reports whether p is of a list of moves that c begins with.
+func (p *fingerprints) begins(c *moveList) bool {
+	return p.exact && p.first == c.moves[0] && p.of.generation == c.generation && p.of.stamp == c.stamp && p.of.last < c.id().last
+}
+
+// readFingerprints reads the fingerprints of a run as of a list of moves, or of its last moves only if known are
+// those of the moves before. It returns nil if the row of a move is missing, or if there are too many.
+func (s *engine) readFingerprints(ctx context.Context, id runstore.RunID, c *moveList, known fingerprints) (*fingerprints, error) {
+	moves, prefix := c.moves, fingerprintPrefix(id, c.generation)
+	from := prefix
+	if known.begins(c) {
+		later, _ := slices.BinarySearchFunc(moves, known.of.last+1, func(m coldMove, rev int64) int { return cmp.Compare(m.rev, rev) })
+		moves, from = moves[later:], prefix+be64(known.of.last+1)
+	} else {
+		known = fingerprints{exact: true, first: moves[0]}
+	}
 	filter := wholeFamily(familyOther)
 	if c.rows() > maxDigests {
 		filter = column(familyOther, "")
 	}
+	var found fingerprints
+	listed := 0
 	err := s.retry(ctx, func(ctx context.Context) error {
-		found, moves = fingerprints{exact: true}, 0
-		return s.table.ReadRows(ctx, bigtable.PrefixRange(prefix), func(row bigtable.Row) bool {
+		found, listed = fingerprints{exact: true}, 0
+		return s.table.ReadRows(ctx, bigtable.NewRange(from, after(prefix)), func(row bigtable.Row) bool {
 			rest := row.Key()[len(prefix):]
 			if len(rest) != 16 {
 				return true
 			}
 			rev := fromBE64(rest)
-			if nonce, listed := c.nonceOf(rev); listed && nonce == uint64(fromBE64(rest[8:])) {
+			if nonce, ok := c.nonceOf(rev); ok && nonce == uint64(fromBE64(rest[8:])) {
 				found.decode(row, rev, c.stamp)
-				moves++
+				listed++
 			}
 			return len(found.all) < maxFingerprints
 		}, bigtable.RowFilter(latest(filter)))
 	})
-	if err != nil || moves < len(c.moves) || len(found.all) >= maxFingerprints {
-		return err
+	if err != nil || listed < len(moves) || len(found.all) >= maxFingerprints {
+		return nil, err
 	}
-	none := fingerprints{exact: true}
-	s.runs.setFingerprints(r, none.with(found, c.id()))
-	return nil
+	sum := known.with(found, c.id())
+	return &sum, nil
 }
 
 // weight returns how many fingerprints take as much memory.

@@ -235,6 +235,7 @@ type recordMeta struct {
 	Reserved   int64         `json:"m,omitempty"`  // bytes of the row for records that a later batch puts in its place
 	Tombstone  bool          `json:"g,omitempty"`  // the record was deleted, and the cell hides a cold row
 	Hides      int64         `json:"u0,omitempty"` // the move of the cold row that the cell hides, or 0
+	Above      int64         `json:"a,omitempty"`  // the record's next version is above this one, see cold.go
 	size       int64         // its footprint
 	coldRev    int64         // the move with which it left the row, 0 if it is in the row
 }

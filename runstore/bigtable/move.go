@@ -215,8 +215,13 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 	var dropped []runstore.RecordKey
 	for _, one := range page.rows {
 		var meta recordMeta
-		if _, err := decodeCell(one.cell, &meta); err != nil {
+		value, err := decodeCell(one.cell, &meta)
+		if err != nil {
 			return false, ofRun(r.id, err)
+		}
+		if one.old {
+			meta.Above = max(meta.Above, r.head.Floor)
+			one.cell = encodeCell(&meta, value)
 		}
 		// A tombstone stays while a cell in the run's row hides it: the cell names its move. A tombstone that
 		// was moved since the rewriting began stays too: it may hide an earlier row of its record whose move
@@ -244,6 +249,9 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 	}
 	applied, err := s.makeMove(ctx, r, m, t)
 	if applied {
+		if !page.cut { // the digests of replaced and dropped rows take memory
+			s.runs.setFingerprints(r, fingerprints{})
+		}
 		for _, key := range dropped { // the next cell of the record hides no cold row
 			delete(r.records, key)
 		}

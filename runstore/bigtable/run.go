@@ -38,7 +38,8 @@ type cachedRun struct {
 	sealing     atomic.Bool
 
 	fingerprints fingerprints // of the cold records
-	coldReads    int64        // keys for which cold records were read
+	coldReads    int64        // keys for which cold records were read since the fingerprints were last asked for
+	learning     atomic.Bool  // the fingerprints are being read
 	keptBytes    int64        // head.RecordBytes after the last move
 	moving       atomic.Bool
 }

@@ -110,6 +110,7 @@ func (s *engine) endOfFeed() int64 { return s.windows.of(runstore.EndOfTime) }
 func (s *engine) newestWindows(ctx context.Context, limit int64) (from, to int64, err error) {
 	from, to = -1, -1
 	found, before := int64(0), s.endOfFeed() // found counts the events in the windows from before on
+	open := before                           // the window of the first row read: events may be committed in it after that read
 	for _, seconds := range lookBack {
 		for most := limit; ; {
 			before = s.gaps.skipBack(before)
@@ -135,12 +136,11 @@ func (s *engine) newestWindows(ctx context.Context, limit int64) (from, to int64
 					complete++
 				}
 			}
+			if open == s.endOfFeed() {
+				open = first
+			}
 			if inPage == 0 {
-				end := before
-				if end == s.endOfFeed() {
-					end = first // further events may be committed in that window and behind it
-				}
-				s.gaps.add(position(last+1, 0), position(end, 0))
+				s.gaps.add(position(last+1, 0), position(min(before, open), 0))
 			}
 			found, before = found+complete, last+1
 			if int64(len(rows)) < most {

@@ -231,3 +231,36 @@ func TestNewestEventsAmongPurgedRows(t *testing.T) {
 		}
 	}
 }
+
+// TestGapOfTheNewestEventsEndsBeforeTheOpenWindow reads the newest events where only the newest row is in a window
+// in which further events may be committed, and no row has an event. The reader's gap must not hide these.
+func TestGapOfTheNewestEventsEndsBeforeTheOpenWindow(t *testing.T) {
+	t.Parallel()
+	const bits = 43 // a window is 102 days
+	p := newDatabase(t, fair)
+	s := open(t, p, patient)
+	s.SetWindows(bits, 1000)
+	hold(t, s, "run")
+	old := time.Date(2025, 8, 1, 0, 0, 0, 0, time.UTC)
+	var rows []*client.Mutation
+	for i := range 12 {
+		rows = append(rows, client.InsertMap("Feed", row{"Shard": 0, "Committed": old.Add(time.Duration(i*5*24) * time.Hour), "Slot": 0}))
+	}
+	if _, err := raw(t, p).Apply(t.Context(), rows); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil { // which adds the newest row
+		t.Fatal(err)
+	}
+	if found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: 1}); err != nil || len(found) != 0 {
+		t.Fatalf("got %v, error %v, want no event", found, err)
+	}
+	commit(t, s, signal("run", "later"))
+	window := int64(old.Sub(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds() >> bits)
+	for _, after := range []runstore.Position{0, spanner.PositionAt(window, 1), spanner.PositionAt(window+1, 1)} {
+		found, err := s.ReadFeed(t.Context(), runstore.FeedQuery{After: after, Limit: 1})
+		if err != nil || len(found) != 1 || string(found[0].Data) != "later" {
+			t.Errorf("behind %d: got %v, error %v, want the event", after, found, err)
+		}
+	}
+}
