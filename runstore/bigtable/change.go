@@ -187,8 +187,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			default:
 				// The handle was far behind when it sent its only copy, which found another
 				// revision. An unseen repeat would look the same if that many writes came
-				// between its copies, so the rows written ahead are left to the orphan scan,
-				// which deletes them if no head names them.
+				// between its copies, so the rows written ahead stay as after a crash.
 				orphans = nil
 			}
 			if err != nil {

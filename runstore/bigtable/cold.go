@@ -54,7 +54,7 @@ const columnCold = "cold"
 // Columns of a cold record's row.
 const (
 	coldHere   = ""  // the cell as it was in the run's row
-	coldPacked = "p" // the same, if the record's value is in a pack
+	coldPacked = "p" // the same, if the record's value is in a pack: orphan scans of earlier programs read these alone
 )
 
 // coldMove names one move: its revision and its nonce.

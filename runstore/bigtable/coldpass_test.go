@@ -1,91 +1,14 @@
 package bigtable_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
-	"sync"
 	"testing"
-	"time"
-
-	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
-	"google.golang.org/grpc"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
-
-// The orphan scan of an idle run is suspended between its read of the run and its read of the cold
-// records, and a rewriting copies these meanwhile: their large values stay.
-func TestVisitKeepsValuesThatARewritingCopies(t *testing.T) {
-	t.Parallel()
-	table := newTable(t)
-	reached, resume := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	suspends := func(o *bigtable.Options) {
-		o.DialOptions = append(o.DialOptions, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			stream, err := begin(ctx, d, cc, method, opts...)
-			return &beforeColdValues{stream, func() {
-				once.Do(func() {
-					close(reached)
-					<-resume
-				})
-			}}, err
-		}))
-	}
-	s, visitor := openBare(t, table, cool), openBare(t, table, suspends)
-	hold(t, s, "run")
-	all := kept{}
-	for i := range 3 {
-		edit(t, s, all, fmt.Sprintf("large/%d", i), strings.Repeat("x", 20<<10+i))
-	}
-	for i := range 60 {
-		edit(t, s, all, fmt.Sprintf("a/%d", i), "small")
-	}
-	relieve(t, s)
-	edit(t, s, all, "a/0", "") // the list of moves has two, so that it can be rewritten
-	for i := range 60 {
-		edit(t, s, all, fmt.Sprintf("b/%d", i), "small")
-	}
-	relieve(t, s)
-	bigtable.EmptyGarbage(t.Context(), s)
-	if err := bigtable.Publish(t.Context(), visitor, "run"); err != nil {
-		t.Fatal(err)
-	}
-	var passes sync.WaitGroup
-	passes.Go(func() { bigtable.Ahead(visitor, func() { bigtable.OrphanScan(t.Context(), visitor) }) })
-	select {
-	case <-reached:
-	case <-time.After(hang):
-		t.Fatal("the pass does not read the cold records")
-	}
-	if err := bigtable.MoveRecords(t.Context(), s, "run", true); err != nil {
-		t.Error(err)
-	}
-	bigtable.EmptyGarbage(t.Context(), s)
-	close(resume)
-	passes.Wait()
-	all.readAs(t, openBare(t, table), "a/0")
-}
-
-// beforeColdValues is a stream of a read that calls before if the read is of the packs of cold records.
-type beforeColdValues struct {
-	grpc.ClientStream
-	before func()
-}
-
-func (s *beforeColdValues) SendMsg(m any) error {
-	if req, ok := m.(*bigtablepb.ReadRowsRequest); ok {
-		for _, r := range req.GetRows().GetRowRanges() {
-			if strings.HasPrefix(string(r.GetStartKeyClosed()), "k") && !strings.Contains(req.GetFilter().String(), "cells_per_row_limit") {
-				s.before()
-			}
-		}
-	}
-	return s.ClientStream.SendMsg(m)
-}
 
 // A handle that is open through a failover knows a list of moves that the store has lost. In the history that
 // the store goes on with, a move of another handle has the same revision: the handle finds its records.

@@ -12,8 +12,8 @@ import (
 )
 
 // garbageQueue deletes rows that no run names any more, in the background, many in one request. A crash or
-// Close loses what is queued. Scans of queues find the index entries again, and the orphan scan finds the
-// other rows by the run's mark.
+// Close loses what is queued. Scans of queues find the index entries again, the orphan scan the marks, and
+// compaction the pages of the feed's log. Large values stay until their run is purged.
 type garbageQueue struct {
 	store      *engine
 	wake       wakeSignal
@@ -68,8 +68,8 @@ func (s *engine) isStale(x observation) bool {
 	return !x.at.IsZero() && (now.Sub(x.at) > observationTTL || now.Wall().Sub(x.at.Wall()) > observationTTL)
 }
 
-// ofCurrentEpoch returns the garbage that was observed in the store's epoch, and leaves garbage of earlier
-// epochs to the orphan scan. It reads the epoch if an observation is stale, and again if the process may have
+// ofCurrentEpoch returns the garbage that was observed in the store's epoch. Garbage of earlier epochs stays
+// as after a crash, because heads may name it again. It reads the epoch if an observation is stale, and again if the process may have
 // been suspended during that read.
 func (s *engine) ofCurrentEpoch(ctx context.Context, all []garbageRow) ([]garbageRow, error) {
 	for range maxEpochReads {
@@ -100,7 +100,7 @@ const maxEpochReads = 3
 
 var errSlowEpochReads = errors.New("bigtable: each read of the epoch took too long to delete rows after it")
 
-// maxGarbage bounds each of the queue's lists. What is left out is found as after a crash.
+// maxGarbage bounds each of the queue's lists. What is left out stays as after a crash.
 const maxGarbage = 100_000
 
 // garbageDelay is how long a deletion waits for others that share its request.
@@ -181,7 +181,7 @@ func (w *garbageQueue) work() {
 	}
 }
 
-// deleteReady deletes the rows that are ready. What it cannot delete is found as after a crash.
+// deleteReady deletes the rows that are ready. What it cannot delete stays as after a crash.
 func (w *garbageQueue) deleteReady(ctx context.Context) {
 	w.mu.Lock()
 	found := w.ready
@@ -189,7 +189,7 @@ func (w *garbageQueue) deleteReady(ctx context.Context) {
 	w.mu.Unlock()
 	found, err := w.store.ofCurrentEpoch(ctx, found)
 	if err != nil && ctx.Err() == nil {
-		w.store.opts.Logger.Warn("bigtable: the epoch could not be read before a deletion, which is left to the orphan scan", "error", err)
+		w.store.opts.Logger.Warn("bigtable: the epoch could not be read before a deletion, which is left out", "error", err)
 	}
 	found = w.moveEntries(ctx, found)
 	if err := w.store.deleteGarbage(ctx, found); err != nil && !errors.Is(err, errRaised) && ctx.Err() == nil {

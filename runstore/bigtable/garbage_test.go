@@ -59,8 +59,8 @@ func counts(t testing.TB, tbl *client.Table, when string, entries, packs, marks 
 	}
 }
 
-// What was written for a commit that never came is not returned by any scan. It is
-// kept while the commit can still come, and collected once the run has moved on.
+// No scan returns what was written for a commit that was never applied. Scans of queues delete its index entries
+// once the commit cannot be applied any more. Its large values stay until the run is purged.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
@@ -84,12 +84,25 @@ func TestOrphans(t *testing.T) {
 	bigtable.OrphanScan(t.Context(), s)
 	counts(t, tbl, "before the run is idle", 1, 2, 1)
 	scanIdle(t, s)
-	counts(t, tbl, "when the run is idle", 1, 0, 0)
+	counts(t, tbl, "when the run is idle", 1, 2, 0)
+	purgeIdle(t, s)
+	if left := keys(t, tbl, "d"); len(left) > 0 {
+		t.Errorf("%d packs remain after the purge", len(left))
+	}
 }
 
-// A pass over an idle run settles the writes that can still come: what they have
-// written is collected, and they are refused.
-func TestOrphansOfAnIdleRun(t *testing.T) {
+// purgeIdle purges "run", which has no live lease, and retires its mark.
+func purgeIdle(t testing.TB, s *bigtable.Store) {
+	t.Helper()
+	b := runstore.NewBatch("run", runstore.Unguarded("test"))
+	b.Purge = true
+	commit(t, s, b)
+	bigtable.OrphanScan(t.Context(), s)
+}
+
+// A commit that is under way while the mark of its idle run is retired is refused: it decides again, sets another
+// mark, and deletes what it has written before.
+func TestCommitMeetsARetirement(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)
@@ -107,12 +120,9 @@ func TestOrphansOfAnIdleRun(t *testing.T) {
 	}()
 	met(t, held, 1)
 	scanIdle(t, s)
-	scanIdle(t, s)
-	if n := len(keys(t, tbl, "d")); n != 0 {
-		t.Errorf("%d packs remain that no mark leads to", n)
-	}
+	counts(t, tbl, "when the mark is retired", 3, 2, 0)
 	held.Stop()
-	if err := <-done; err != nil { // it has decided anew, and written anew
+	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 	if n := scanAll(t, s); n != 3 {
@@ -125,14 +135,14 @@ func TestOrphansOfAnIdleRun(t *testing.T) {
 	}
 }
 
-// Values that a record had before are collected; those that it has, and those of
-// events, are not, by whatever pass.
-func TestOrphanScansKeepWhatIsNamed(t *testing.T) {
+// The retirement of an idle run deletes no large values: not those that a record or an event has, and not those
+// that a handle has replaced which died. The purge of the run deletes them all.
+func TestRetirementKeepsPacks(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	s, tbl := openBare(t, table), raw(t, table)
 	lease := hold(t, s, "run")
-	for range 3 { // each leaves the pack of the one before to the pass: this process dies
+	for range 3 { // each leaves the pack of the one before: its process dies
 		commit(t, openBare(t, table), heavy("run"))
 	}
 	fill(t, s, lease, 4, 200) // some of 17 KiB
@@ -156,16 +166,17 @@ func TestOrphanScansKeepWhatIsNamed(t *testing.T) {
 	if after := journal(); len(after) != 203 || !slices.Equal(before, after) {
 		t.Errorf("the journal has %d events, and had %d, or others", len(after), len(before))
 	}
-	if left := len(keys(t, tbl, "d")); left != packs-2 {
-		t.Errorf("%d packs are left of %d, want two less", left, packs)
-	}
 	if found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"large"}}); err != nil || len(found) != 1 || len(found[0].Value) != 100<<10 {
 		t.Errorf("the record: got %d, %v", len(found), err)
 	}
 	if n := scanAll(t, s); n != 3 {
 		t.Errorf("the scans found %d entries, want 3", n)
 	}
-	counts(t, tbl, "after all", 3, packs-2, 0)
+	counts(t, tbl, "after the retirement", 3, packs, 0)
+	purgeIdle(t, s)
+	if left := append(keys(t, tbl, "s"), keys(t, tbl, "d")...); len(left) > 0 {
+		t.Errorf("%d segments and packs remain after the purge", len(left))
+	}
 }
 
 // A run has a mark from its creation on. An idle one loses it, and the next write sets

@@ -12,7 +12,8 @@ import (
 
 // Garbage collection is an orphan scan of the whole table, on demand. It deletes rows of a crash to
 // which no mark leads, or about which the orphan scan in the background cannot decide. They cost
-// storage, and no reader ever sees them, so nothing in the background looks for them.
+// storage, and no reader ever sees them, so nothing in the background looks for them. Of a run that was not
+// purged it deletes no segments, cold records or packs.
 //
 //	what a crash leaves                               until it is collected
 //	segments, cold records and large values of a      no head names them; a later generation uses other keys
@@ -109,11 +110,19 @@ func (s *engine) deleteOrphans(ctx context.Context, keys []string) (deleted int,
 // write that names the row was either applied before the head was read or never will be.
 func (h *head) isOrphan(key string) bool {
 	_, since, ok := ownerOf(key)
-	last := h.Generation
-	if key[:1] == kindPack { // its key has the revision of its write
-		last = h.Rev
+	return ok && since < h.oldest(key[:1])
+}
+
+// oldest returns the first generation whose rows of a kind are no orphans; of packs, whose keys have the
+// revision of their write, the first revision.
+func (h *head) oldest(kind string) int64 {
+	switch {
+	case !h.Purged:
+		return h.Generation
+	case kind == kindPack:
+		return h.Rev + 1
 	}
-	return ok && (since < h.Generation || h.Purged && since <= last)
+	return h.Generation + 1
 }
 
 // deleteOrphanMarks deletes, of the marks with the given keys, those without a run. Before it deletes one it

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -146,37 +145,6 @@ func TestMarkOfAWriteUnderWay(t *testing.T) {
 	bigtable.OrphanScan(t.Context(), heir)
 	if all := whole(t, heir, 0, 10, nil); len(all) != 2 {
 		t.Errorf("the feed has %d events, want 2", len(all))
-	}
-}
-
-// A run is sealed while a scan looks for packs that nothing names, before each of the scan's reads in turn.
-// No event loses its pack.
-func TestSealedWhileAScanLooksForOrphans(t *testing.T) {
-	t.Parallel()
-	for n, held := 1, true; held; n++ {
-		table := newTable(t)
-		s, sealer := openBare(t, table), openBare(t, table)
-		lease := hold(t, s, "run")
-		var want []string
-		for i := range 130 { // segments begin at 128
-			want = append(want, fmt.Sprint(i))
-		}
-		large := strings.Repeat("x", 20<<10)
-		want[0], want[63] = large+" 1", large+" 64" // the first and the last of a segment
-		b := appending(lease, want...)
-		b.Release = true
-		commit(t, s, b)
-		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
-			t.Fatal(err)
-		}
-		held = heldDuringScan(t, table, s, n, func() {
-			if err := bigtable.Seal(t.Context(), sealer, "run"); err != nil {
-				t.Error(err)
-			}
-		}, nil)
-		if got := journal(t, openBare(t, table), "run"); !slices.Equal(got, want) {
-			t.Errorf("sealed before read %d: the journal has %d events, or others than the %d committed", n, len(got), len(want))
-		}
 	}
 }
 

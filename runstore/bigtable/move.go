@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
-
-	"cloud.google.com/go/bigtable"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
@@ -313,16 +310,15 @@ func asUnavailable(id runstore.RunID, err error) error {
 }
 
 // orphanColdRows calls dead with rows of cold records that do not count and never will: rows of moves
-// that failed, rows that later moves replaced, and rows of earlier generations. It reports whether
-// each cold record has a row that counts.
-func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) (complete bool, err error) {
+// that failed, rows that later moves replaced, and rows of earlier generations.
+func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) error {
 	all := ownedKey(kindCold, id)
 	c, err := at.moveList()
 	if err != nil {
-		return false, err
+		return err
 	}
-	last, found := runstore.RecordKey(""), int64(0)
-	err = s.scanPrefix(ctx, all, func(keys []string) error {
+	last := runstore.RecordKey("")
+	return s.scanPrefix(ctx, all, func(keys []string) error {
 		var over []string
 		for _, k := range keys {
 			rest := k[len(all):]
@@ -341,57 +337,11 @@ func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row,
 				if ok && move.rev <= at.head.Rev && (!counts || key == last) {
 					over = append(over, k)
 				}
-				if counts && key != last {
+				if counts {
 					last = key
-					found++
 				}
 			}
 		}
 		return dead(over)
 	})
-	return c == nil || found >= c.Keys, err
 }
-
-// coldPacks calls f for each cold record of a run that counts and has its value in a pack, for some of them
-// more than once. It reads the rows by pages, and calls keep after each. It returns errMoved if a move was
-// applied meanwhile, because f may have missed records that a rewriting copied.
-func (s *engine) coldPacks(ctx context.Context, id runstore.RunID, at *row, keep func() error, f func(*recordMeta)) error {
-	c, err := at.moveList()
-	if err != nil || c == nil {
-		return err
-	}
-	prefix := coldPrefix(id, c.generation)
-	// Each row has one of the two columns, so a page has few rows even if few records have packs.
-	filter := latest(column(familyOther, coldPacked), bigtable.ChainFilters(column(familyOther, coldHere), bigtable.StripValueFilter()))
-	for from, n := prefix, scanPage; n == scanPage; {
-		rows, err := s.readRows(ctx, bigtable.NewRange(from, after(prefix)), bigtable.RowFilter(filter), bigtable.LimitRows(scanPage))
-		if err == nil {
-			err = keep()
-		}
-		if err != nil {
-			return err
-		}
-		n = len(rows)
-		for _, r := range rows {
-			from = r.Key() + "\x00"
-			packed := cell(r, familyOther, coldPacked)
-			key, move, ok := coldParts(strings.TrimPrefix(r.Key(), prefix))
-			if packed == nil || !ok || !c.counts(key, move) {
-				continue
-			}
-			var meta recordMeta
-			if _, err := decodeCell(packed, &meta); err != nil {
-				return err
-			}
-			f(&meta)
-		}
-	}
-	now, err := s.readRun(ctx, id)
-	if err == nil && now.head.moveListID() != c.id() {
-		err = errMoved
-	}
-	return err
-}
-
-// errMoved ends an orphan scan of a run whose records were moved meanwhile. The next scan begins again.
-var errMoved = errors.New("bigtable: records of the run were moved while it was scanned for orphans")

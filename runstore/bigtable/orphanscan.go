@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"cloud.google.com/go/bigtable"
@@ -14,8 +13,9 @@ import (
 
 // The orphan scan finds what a crash has left, by way of marks. A mark is a write-ahead intent: a row whose
 // key names a run, written before the run's creation, or before the first write that finds the run without a
-// mark. The scan of a run that has a mark finds events that the feed does not have, journal segments and
-// packs of a purged run, and packs of writes that were never applied.
+// mark. The scan of a run that has a mark finds events that the feed does not have, and what a purged run has
+// left. The large values of a write that a crash interrupts stay until the run is purged: only all that names
+// values could show that nothing names these, and a mistake would delete live ones.
 //
 // The handle that has committed an event appends it to the feed within milliseconds. So a scan publishes only
 // events that the feed already lacked at the scan before, seconds ago. If it published newer ones it would
@@ -132,9 +132,9 @@ func (s *engine) isIdle(id runstore.RunID, r *row, x *highWater) bool {
 		!r.head.rules(id, r.beat).Live(now)
 }
 
-// retireMark deletes what is left of a run that is idle or was purged, and then the run's mark. It first
-// replaces the run's revision, so that each earlier write has either been applied or never will be. It calls keep
-// before it begins and between its requests, and ends when keep returns an error.
+// retireMark deletes what purged generations of a run have left, if the run is idle or was purged, and then the
+// run's mark. It first replaces the run's revision, so that each earlier write has either been applied or never
+// will be. It calls keep before it begins and between its requests, and ends when keep returns an error.
 func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() error) error {
 	if err := keep(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 	if err != nil || e == nil {
 		return err
 	}
-	if found, err = s.readRun(ctx, id, wholeFamily(familyRecords), moveListFilter()); err != nil || found.head.Rev != e.head.Rev {
+	if found, err = s.readRun(ctx, id, moveListFilter()); err != nil || found.head.Rev != e.head.Rev {
 		return err
 	}
 	// The mark is deleted last, so a retirement that is interrupted begins again.
@@ -161,23 +161,16 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 		}
 		return keep()
 	}
-	if err := s.scanPrefix(ctx, ownedKey(kindSegment, id), func(keys []string) error {
-		return collect(slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !found.head.isOrphan(k) }))
-	}); err != nil {
+	if err := s.orphanColdRows(ctx, id, found, collect); err != nil {
 		return err
 	}
-	complete, err := s.orphanColdRows(ctx, id, found, collect)
-	if err != nil {
-		return err
+	for _, kind := range []string{kindSegment, kindPack} {
+		prefix := ownedKey(kind, id)
+		if err := s.scanRange(ctx, prefix, prefix+be64(found.head.oldest(kind)), collect); err != nil {
+			return err
+		}
 	}
-	err = s.orphanPacks(ctx, id, found, complete, collect, keep)
-	if errors.Is(err, errMoved) { // the run is in use again
-		return nil
-	}
-	if err == nil {
-		err = keep()
-	}
-	if err != nil {
+	if err := keep(); err != nil {
 		return err
 	}
 	if err := s.checkEpoch(ctx, when); err != nil {
@@ -219,109 +212,5 @@ func (s *engine) bumpRevision(ctx context.Context, id runstore.RunID, rev int64,
 		e.head.Time = r.head.Time
 		change(&e.head)
 		return e, nil
-	})
-}
-
-// orphanPacks calls collect with the rows of packs that no head can name any more: those of writes that were
-// not applied, and of records that were replaced. It keeps those that a missing row may name: the last row that
-// names one may come late after a failover. complete says that no row of a cold record is missing. orphanPacks
-// calls keep after each of its other requests.
-func (s *engine) orphanPacks(ctx context.Context, id runstore.RunID, found *row, complete bool, collect func([]string) error, keep func() error) error {
-	prefix := ownedKey(kindPack, id)
-	var named map[string]bool
-	last := eventNonces{block: -1}
-	return s.scanPrefix(ctx, prefix, func(keys []string) (err error) {
-		if err := keep(); err != nil {
-			return err
-		}
-		if named == nil {
-			if named, err = s.namedPacks(ctx, id, found, keep); err != nil {
-				return err
-			}
-		}
-		var dead []string
-		for _, key := range keys {
-			rest := key[len(prefix):]
-			if len(rest) < 25 {
-				continue // this program did not write it
-			}
-			rev, nonce, what, of := fromBE64(rest[:8]), uint64(fromBE64(rest[8:16])), rest[16:17], fromBE64(rest[17:25])
-			switch {
-			case rev > found.head.Rev:
-				// Its write may still be applied.
-			case found.head.Purged || rev < found.head.Generation:
-				dead = append(dead, key)
-			case what == "r":
-				if complete && !named[key[:len(prefix)+25]] {
-					dead = append(dead, key)
-				}
-			default:
-				if block := min((of-1)/segmentSize, found.head.Sealed); block != last.block {
-					if last, err = s.readNonces(ctx, id, found, block); err == nil {
-						err = keep()
-					}
-					if err != nil {
-						return err
-					}
-				}
-				if !last.unknown && (of-1)/segmentSize >= last.from && last.of[of] != nonce {
-					dead = append(dead, key)
-				}
-			}
-		}
-		return collect(dead)
-	})
-}
-
-// namedPacks returns the packs of the records of a run, by the start of their keys. It calls keep after each
-// request.
-func (s *engine) namedPacks(ctx context.Context, id runstore.RunID, found *row, keep func() error) (map[string]bool, error) {
-	named := map[string]bool{}
-	name := func(m *recordMeta) {
-		if m.Pack != nil {
-			named[m.Pack.key(id, 0)[:len(ownedKey(kindPack, id))+25]] = true
-		}
-	}
-	for _, item := range found.cells[familyRecords] {
-		var m recordMeta
-		if _, err := decodeCell(item.Value, &m); err != nil {
-			return nil, err
-		}
-		name(&m)
-	}
-	return named, s.coldPacks(ctx, id, found, keep, name)
-}
-
-// eventNonces has the nonces of the writes that appended some events, by the seqs of the events: those of a
-// segment of the journal, or those of the run's row. Packs are sorted by revision, so packs of one segment
-// follow each other.
-type eventNonces struct {
-	block   int64 // the number of the segment; of the row, that of the segment to be sealed next
-	from    int64 // the number of the first segment whose events are in it
-	unknown bool  // the segment is missing
-	of      map[int64]uint64
-}
-
-// readNonces reads the nonces of a block of events.
-func (s *engine) readNonces(ctx context.Context, id runstore.RunID, found *row, block int64) (eventNonces, error) {
-	n := eventNonces{block: block, from: block, of: map[int64]uint64{}}
-	if block < found.head.Sealed {
-		key := segmentKey(id, found.head.Generation, block)
-		segments, err := s.readSegments(ctx, []string{key})
-		events, there := segments[key]
-		for _, one := range events {
-			n.of[one.seq] = one.meta.Nonce
-		}
-		n.unknown = !there
-		return n, err
-	}
-	r, err := s.readRun(ctx, id, wholeFamily(familyEvents))
-	if err != nil {
-		return n, err
-	}
-	n.from = r.head.Sealed // an event that was sealed meanwhile: the next scan looks there
-	return n, r.events(func(one journalEvent, _ []byte) error {
-		n.of[one.seq] = one.meta.Nonce
-		return nil
 	})
 }

@@ -12,7 +12,8 @@ import (
 
 // A pack has the values of one write that are too large for the run's row. Its rows are written before
 // the head, and the cells of the events or of the record name the pack. Its key has the revision and the
-// nonce of the write, so the orphan scan can decide whether the write was applied.
+// nonce of the write, so no other write names it. The handle whose write was refused, or has replaced the
+// value, deletes the pack (garbage.go); after a crash it stays until the run is purged.
 
 // Bounds of what stays in the run's row. 64 events with values of maxInline, a segment of the journal,
 // have 1 MiB, and the row holds little more than two segments.

@@ -2,7 +2,7 @@ package bigtable_test
 
 import (
 	"context"
-	"fmt"
+	"slices"
 	"testing"
 
 	client "cloud.google.com/go/bigtable"
@@ -98,46 +98,71 @@ func (s *beforeSending) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
-// The retirement of a run with many cold rows and packs ends as soon as its handle has lost the claim: it sends no
-// further request that reads cold rows or deletes packs, and no such request concerns more than a page of rows.
+// The retirement of a purged run with many cold rows and packs ends as soon as its handle has lost the claim: it
+// deletes a page of rows at most.
 func TestLongRetirementEndsWithItsClaim(t *testing.T) {
 	t.Parallel()
 	table := newTable(t)
 	tbl := raw(t, table)
 	var s *bigtable.Store
-	requests, most := map[string]int{}, 0
-	s = openBare(t, table, cool, before(func(method string, kind byte) {
-		if what := method + " " + string(kind); most > 0 && (what == reads+" k" || what == writes+" d") {
-			if requests[what]++; requests[reads+" k"]+requests[writes+" d"] == most {
-				bigtable.LoseClaims(s)
-			}
+	loses := false
+	s = openBare(t, table, before(func(_ string, kind byte) {
+		if loses && (kind == 'k' || kind == 'd') {
+			bigtable.LoseClaims(s)
 		}
 	}))
-	idle(t, s)
-	filled(t, s, 60)
-	relieve(t, s)
+	lease := hold(t, s, "run")
 	const more = 2*bigtable.ScanPage + 100
-	plant(t, tbl, more, func(i int) string { // of moves that may still be applied
-		return bigtable.ColdKey("run", 1, recordKey("c", i), 1<<40, uint64(i))
-	})
+	plant(t, tbl, more, func(i int) string { return bigtable.ColdKey("run", 1, recordKey("c", i), 1, uint64(i)) })
 	plant(t, tbl, more, func(i int) string { return bigtable.PackKey("run", 1, uint64(i), 0, 0) })
+	purge(t, s, lease)
+	loses = true
+	for _, want := range [][3]int{
+		{more - bigtable.ScanPage, more, 1}, {100, more, 1}, {0, more, 1}, {0, more - bigtable.ScanPage, 1}, {0, 100, 1}, {0, 0, 1},
+	} {
+		bigtable.OrphanScanOnce(t.Context(), s)
+		if got := [3]int{len(keys(t, tbl, "k")), len(keys(t, tbl, "d")), len(keys(t, tbl, "m"))}; got != want {
+			t.Errorf("%d cold rows, %d packs and %d marks remain, want %d", got[0], got[1], got[2], want)
+		}
+	}
+	loses = false
+	bigtable.OrphanScanOnce(t.Context(), s)
+	if marks := len(keys(t, tbl, "m")); marks != 0 {
+		t.Errorf("%d marks remain, want none", marks)
+	}
+}
+
+// The retirement of an idle run deletes rows of purged generations of the run alone, whether its head names the
+// others or not.
+func TestRetirementKeepsThePresentGeneration(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	purge(t, s, hold(t, s, "run"))
+	const generation = 3 // after a creation and a purge
+	b := appending(holdAnew(t, s, "run"), "event")
+	b.Release = true
+	commit(t, s, b)
 	if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
 		t.Fatal(err)
 	}
-	for most = 1; most <= 7; most++ {
-		clear(requests)
-		scanIdleOnce(t, s)
-		want := map[string]int{reads + " k": min(most, 6)}
-		if most == 7 {
-			want[writes+" d"] = 1
-		}
-		if fmt.Sprint(requests) != fmt.Sprint(want) {
-			t.Errorf("a retirement that has lost its claim at request %d has made the requests %v, want %v", most, requests, want)
+	var want []string
+	for since := range int64(generation + 2) {
+		for _, key := range []string{bigtable.SegmentKey("run", since, 0), bigtable.PackKey("run", since, 1, 0, 0)} {
+			plant(t, tbl, 1, func(int) string { return key })
+			if since >= generation {
+				want = append(want, key)
+			}
 		}
 	}
-	most = 0
-	scanIdleOnce(t, s)
-	if marks, packs := len(keys(t, tbl, "m")), len(keys(t, tbl, "d")); marks != 0 || packs != 0 {
-		t.Errorf("%d marks and %d packs remain, want none", marks, packs)
+	scanIdle(t, s)
+	got := append(keys(t, tbl, "s"), keys(t, tbl, "d")...)
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("the rows %q remain, want %q", got, want)
+	}
+	if marks := len(keys(t, tbl, "m")); marks != 0 {
+		t.Errorf("%d marks remain, want none", marks)
 	}
 }

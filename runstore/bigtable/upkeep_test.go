@@ -3,7 +3,6 @@ package bigtable_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	client "cloud.google.com/go/bigtable"
@@ -244,39 +243,6 @@ func TestRetirementNeedsItsClaim(t *testing.T) {
 				t.Errorf("%d marks remain, want none", n)
 			}
 		})
-	}
-}
-
-// The orphan scan of an idle run makes the same requests however many large events the segments of its journal
-// have.
-func TestOrphanScanReadsSegmentsOnce(t *testing.T) {
-	t.Parallel()
-	requests := map[int]int{}
-	for _, n := range []int{2, 12} {
-		table := newTable(t)
-		s := openBare(t, table)
-		lease := hold(t, s, "run")
-		large, small := strings.Repeat("x", 20<<10), make([]string, 130-n)
-		for range n - 1 {
-			commit(t, s, appending(lease, large))
-		}
-		commit(t, s, appending(lease, small...))
-		last := appending(lease, large) // not sealed
-		last.Release = true
-		commit(t, s, last)
-		if err := bigtable.Publish(t.Context(), s, "run"); err != nil {
-			t.Fatal(err)
-		}
-		if err := bigtable.Seal(t.Context(), s, "run"); err != nil {
-			t.Fatal(err)
-		}
-		requests[n] = requestsOf(t, table, func() { scanIdle(t, s) })
-		if marks, packs := len(keys(t, raw(t, table), "m")), len(keys(t, raw(t, table), "d")); marks != 0 || packs != n {
-			t.Errorf("%d marks and %d packs remain, want 0 and %d", marks, packs, n)
-		}
-	}
-	if requests[2] != requests[12] {
-		t.Errorf("a scan of 2 large events makes %d requests, and one of 12 makes %d", requests[2], requests[12])
 	}
 }
 
