@@ -184,11 +184,13 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 					}
 					err, orphans = nil, nil // it is decided again
 				}
-			default:
-				// The handle was far behind when it sent its only copy, which found another
-				// revision. An unseen repeat would look the same if that many writes came
-				// between its copies, so the rows written ahead stay as after a crash.
-				orphans = nil
+			case len(orphans) > 0:
+				// The handle was far behind when it sent its only copy, which found another revision. An unseen
+				// repeat would look the same if that many writes came between its copies. If the journal does not
+				// show whether it was applied, the rows that were written ahead stay as after a crash.
+				if swapped, err = s.isApplied(ctx, r.id, e, &r.head); err != nil {
+					swapped, err, orphans = false, nil, nil
+				}
 			}
 			if err != nil {
 				r.forget()

@@ -2,7 +2,9 @@ package bigtable_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	client "cloud.google.com/go/bigtable"
@@ -10,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
@@ -164,5 +167,28 @@ func TestRetirementKeepsThePresentGeneration(t *testing.T) {
 	}
 	if marks := len(keys(t, tbl, "m")); marks != 0 {
 		t.Errorf("%d marks remain, want none", marks)
+	}
+}
+
+// A handle that has missed more writes of a run than its head remembers deletes the large values of its first
+// attempt: the journal shows that it was refused.
+func TestLargeValuesOfARefusedAttemptAreDeleted(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	busy, seldom := openBare(t, table), openBare(t, table)
+	hold(t, busy, "run")
+	const large = 5
+	for i := range large {
+		for range 70 {
+			commit(t, busy, signal("run", "small"))
+		}
+		commit(t, seldom, signal("run", strings.Repeat(fmt.Sprint(i), 100<<10)))
+	}
+	bigtable.EmptyGarbage(t.Context(), seldom)
+	if n := len(keys(t, raw(t, table), "d")); n != large {
+		t.Errorf("got %d rows of large values, want %d", n, large)
+	}
+	if _, err := busy.ReadJournal(t.Context(), "run", 1, runstore.MaxPage); err != nil {
+		t.Error(err)
 	}
 }
