@@ -13,7 +13,8 @@ import (
 
 // garbageQueue deletes rows that no run names any more, in the background, many in one request. A crash or
 // Close loses what is queued. Scans of queues find the index entries again, the orphan scan the marks, and
-// compaction the pages of the feed's log. Large values stay until their run is purged.
+// compaction the pages of the feed's log. Large values stay until their run is purged, rows of cold records until
+// the run's are rewritten or it is purged.
 type garbageQueue struct {
 	store      *engine
 	wake       wakeSignal

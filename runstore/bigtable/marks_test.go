@@ -1,11 +1,7 @@
 package bigtable_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"strings"
-	"sync/atomic"
 	"testing"
 
 	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
@@ -145,88 +141,5 @@ func TestMarkOfAWriteUnderWay(t *testing.T) {
 	bigtable.OrphanScan(t.Context(), heir)
 	if all := whole(t, heir, 0, 10, nil); len(all) != 2 {
 		t.Errorf("the feed has %d events, want 2", len(all))
-	}
-}
-
-// heldDuringScan holds the n-th read of a scan that finds "run" idle, for as long as meanwhile takes. It
-// returns false if there was no such read. afterwards, if it is not nil, is called when the read goes on.
-func heldDuringScan(t *testing.T, table bigtableemulator.TableName, s *bigtable.Store, n int, meanwhile func(), afterwards func(scanned context.Context)) (was bool) {
-	t.Helper()
-	seen := 0
-	held := server(t).Hold(1, func(c bigtableemulator.Call) bool {
-		if c.Table != table.String() || c.Method != reads || isServed(c) {
-			return false
-		}
-		seen++
-		return seen == n
-	})
-	scanned, end := context.WithCancel(t.Context())
-	go func() {
-		defer end()
-		scanIdle(t, s)
-	}()
-	if was = held.Await(scanned, 1) == nil; was {
-		meanwhile()
-	}
-	held.Stop()
-	if was && afterwards != nil {
-		afterwards(scanned)
-	}
-	<-scanned.Done()
-	return was
-}
-
-// A commit, or a move of records, has written its rows before a read of a scan, and is applied before the
-// scan deletes the run's mark. It loses none of them.
-func TestWrittenWhileAScanLooksForOrphans(t *testing.T) {
-	t.Parallel()
-	for _, what := range []string{"a commit", "a move"} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			for n, held := 1, true; held; n++ {
-				table := newTable(t)
-				s, writer := openDying(t, table), openDying(t, table)
-				idle(t, s.Store)
-				all, large := kept{}, strings.Repeat("x", 20<<10)
-				write := func() error { _, err := writer.Commit(t.Context(), signal("run", large)); return err }
-				if what == "a move" {
-					all = filled(t, s.Store, 60)
-					bigtable.SetMoveAbove(s.Store, 3<<10)
-					relieve(t, s.Store) // so that there is a list of moves
-					for i := range 60 {
-						edit(t, s.Store, all, fmt.Sprintf("b/%d", i), "more")
-					}
-					if err := bigtable.Publish(t.Context(), s.Store, "run"); err != nil {
-						t.Fatal(err)
-					}
-					bigtable.SetMoveAbove(writer.Store, 3<<10)
-					write = func() error { return bigtable.MoveRecords(t.Context(), writer.Store, "run", false) }
-				}
-				late := server(t).Hold(1, writer.only(func(c bigtableemulator.Call) bool { return c.Method == swaps }))
-				var begun atomic.Bool
-				isLast := nthRevision(table, 2) // with which the scan gives up the mark
-				last := server(t).Hold(1, s.only(func(c bigtableemulator.Call) bool { return isLast(c) && begun.Load() }))
-				written := make(chan error, 1)
-				held = heldDuringScan(t, table, s.Store, n, func() {
-					go func() { written <- write() }()
-					met(t, late, 1)
-					begun.Store(true)
-				}, func(scanned context.Context) {
-					_ = last.Await(scanned, 1)
-					late.Stop()
-					if err := <-written; err != nil {
-						t.Error(err)
-					}
-					last.Stop()
-				})
-				late.Stop()
-				last.Stop()
-				heir := openBare(t, table)
-				if got := journal(t, heir, "run"); held && what == "a commit" && got[len(got)-1] != large {
-					t.Errorf("written before read %d: the journal has %d events without the last", n, len(got))
-				}
-				all.readAs(t, heir)
-			}
-		})
 	}
 }

@@ -13,7 +13,7 @@ import (
 // A move evicts the records of a run that were changed longest ago: it copies each into a row, and then
 // one conditional mutation of the run's row lists the move and removes their cells. It holds the run's
 // lock, so it never races with a write of the same handle. If another handle writes first, none of the
-// rows counts, and they are deleted; after a crash the orphan scan deletes them.
+// rows counts, and they are deleted; after a crash they stay until a rewriting reads them or the run is purged.
 //
 // A rewriting is the compaction of cold rows: it drops tombstones and shortens the list of moves. It
 // copies page after page of cold rows, each under a new move, and the list has its cursor, so it is
@@ -202,12 +202,11 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 	if c.Start == 0 {
 		c.Start, c.Cursor, c.Tombstones, c.Rows = before.id().last, nil, 0, 0
 	}
-	page, err := s.coldRange(ctx, r.id, &before, "", runstore.RecordKey(c.Cursor), s.rewriteRows, rewriteBytes)
-	if err != nil {
-		return false, err
-	}
-	if page.cut && page.through == "" {
-		return false, nil // only rows that do not count, which the orphan scan deletes
+	page := coldPage{cut: true} // and again while it reads only rows of one record that do not count
+	for limit := s.rewriteRows; page.cut && page.through == ""; limit *= 2 {
+		if page, err = s.coldRange(ctx, r.id, &before, "", runstore.RecordKey(c.Cursor), limit, rewriteBytes); err != nil {
+			return false, err
+		}
 	}
 	var dropped []runstore.RecordKey
 	for _, one := range page.rows {
@@ -278,7 +277,7 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 		}
 	}
 	if err != nil || !applied {
-		r.forget() // if the outcome is unknown, the orphan scan decides on the rows
+		r.forget() // if the outcome is unknown, the rows stay as after a crash
 		return false, asUnavailable(r.id, err)
 	}
 	before := r.head.moveListID()
@@ -307,41 +306,4 @@ func asUnavailable(id runstore.RunID, err error) error {
 		op.Cause = err
 	}
 	return outcome.Unavailable(op.Cause)
-}
-
-// orphanColdRows calls dead with rows of cold records that do not count and never will: rows of moves
-// that failed, rows that later moves replaced, and rows of earlier generations.
-func (s *engine) orphanColdRows(ctx context.Context, id runstore.RunID, at *row, dead func([]string) error) error {
-	all := ownedKey(kindCold, id)
-	c, err := at.moveList()
-	if err != nil {
-		return err
-	}
-	last := runstore.RecordKey("")
-	return s.scanPrefix(ctx, all, func(keys []string) error {
-		var over []string
-		for _, k := range keys {
-			rest := k[len(all):]
-			switch {
-			case at.head.isOrphan(k):
-				over = append(over, k)
-			case c == nil || len(rest) < 9 || fromBE64(rest) != c.generation:
-			case rest[8] == 'p' && len(rest) == 25:
-				move := coldMove{fromBE64(rest[9:]), uint64(fromBE64(rest[17:]))}
-				if nonce, listed := c.nonceOf(move.rev); move.rev <= at.head.Rev && (!listed || nonce != move.nonce) {
-					over = append(over, k)
-				}
-			default:
-				key, move, ok := coldParts(rest[9:])
-				counts := ok && c.counts(key, move)
-				if ok && move.rev <= at.head.Rev && (!counts || key == last) {
-					over = append(over, k)
-				}
-				if counts {
-					last = key
-				}
-			}
-		}
-		return dead(over)
-	})
 }

@@ -14,8 +14,9 @@ import (
 // The orphan scan finds what a crash has left, by way of marks. A mark is a write-ahead intent: a row whose
 // key names a run, written before the run's creation, or before the first write that finds the run without a
 // mark. The scan of a run that has a mark finds events that the feed does not have, and what a purged run has
-// left. The large values of a write that a crash interrupts stay until the run is purged: only all that names
-// values could show that nothing names these, and a mistake would delete live ones.
+// left. The large values of a write that a crash interrupts, and the rows of a move of records, stay until the run
+// is purged: only all that names such rows could show that nothing names these, and a mistake would delete live
+// ones.
 //
 // The handle that has committed an event appends it to the feed within milliseconds. So a scan publishes only
 // events that the feed already lacked at the scan before, seconds ago. If it published newer ones it would
@@ -151,9 +152,7 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 	if err != nil || e == nil {
 		return err
 	}
-	if found, err = s.readRun(ctx, id, moveListFilter()); err != nil || found.head.Rev != e.head.Rev {
-		return err
-	}
+	h := e.head
 	// The mark is deleted last, so a retirement that is interrupted begins again.
 	collect := func(keys []string) error {
 		if err := s.deleteDead(ctx, when, keys); err != nil {
@@ -161,12 +160,9 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 		}
 		return keep()
 	}
-	if err := s.orphanColdRows(ctx, id, found, collect); err != nil {
-		return err
-	}
-	for _, kind := range []string{kindSegment, kindPack} {
+	for _, kind := range []string{kindSegment, kindCold, kindPack} {
 		prefix := ownedKey(kind, id)
-		if err := s.scanRange(ctx, prefix, prefix+be64(found.head.oldest(kind)), collect); err != nil {
+		if err := s.scanRange(ctx, prefix, prefix+be64(h.oldest(kind)), collect); err != nil {
 			return err
 		}
 	}
@@ -176,8 +172,8 @@ func (s *engine) retireMark(ctx context.Context, id runstore.RunID, keep func() 
 	if err := s.checkEpoch(ctx, when); err != nil {
 		return err
 	}
-	m := found.head.mark(id)
-	e, err = s.bumpRevision(ctx, id, found.head.Rev, func(h *head) { h.MarkRev, h.MarkBy = 0, 0 })
+	m := h.mark(id)
+	e, err = s.bumpRevision(ctx, id, h.Rev, func(h *head) { h.MarkRev, h.MarkBy = 0, 0 })
 	if err != nil || e == nil {
 		return err
 	}

@@ -151,7 +151,7 @@ func TestRetirementKeepsThePresentGeneration(t *testing.T) {
 	}
 	var want []string
 	for since := range int64(generation + 2) {
-		for _, key := range []string{bigtable.SegmentKey("run", since, 0), bigtable.PackKey("run", since, 1, 0, 0)} {
+		for _, key := range []string{bigtable.SegmentKey("run", since, 0), bigtable.ColdKey("run", since, "key", 1, 1), bigtable.PackKey("run", since, 1, 0, 0)} {
 			plant(t, tbl, 1, func(int) string { return key })
 			if since >= generation {
 				want = append(want, key)
@@ -159,7 +159,7 @@ func TestRetirementKeepsThePresentGeneration(t *testing.T) {
 		}
 	}
 	scanIdle(t, s)
-	got := append(keys(t, tbl, "s"), keys(t, tbl, "d")...)
+	got := slices.Concat(keys(t, tbl, "s"), keys(t, tbl, "k"), keys(t, tbl, "d"))
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
