@@ -44,12 +44,6 @@ func scanIdle(t testing.TB, s *bigtable.Store) {
 	bigtable.Ahead(s, func() { bigtable.OrphanScan(t.Context(), s) })
 }
 
-// scanIdleOnce has a handle scan once for what idle runs have left.
-func scanIdleOnce(t testing.TB, s *bigtable.Store) {
-	t.Helper()
-	bigtable.Ahead(s, func() { bigtable.OrphanScanOnce(t.Context(), s) })
-}
-
 // counts checks how many entries, packs and marks there are.
 func counts(t testing.TB, tbl *client.Table, when string, entries, packs, marks int) {
 	t.Helper()
