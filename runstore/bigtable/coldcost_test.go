@@ -218,7 +218,7 @@ func TestColdRecordsCostCommitsLittle(t *testing.T) {
 	}
 	all.readAs(t, earlier)
 	third := openBare(t, table)
-	for i, want := range []string{rpcs(reads, reads, reads), rpcs(reads, reads)} { // the first read learns the list of moves
+	for i, want := range []string{rpcs(reads, reads, reads), rpcs(reads, reads)} { // the first read finds the list of moves
 		n := l.during(func() {
 			if _, err := third.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"a/00003"}}); err != nil {
 				t.Error(err)

@@ -70,8 +70,8 @@ func (s *engine) isStale(x observation) bool {
 }
 
 // ofCurrentEpoch returns the garbage that was observed in the store's epoch. Garbage of earlier epochs stays
-// as after a crash, because heads may name it again. It reads the epoch if an observation is stale, and again if the process may have
-// been suspended during that read.
+// as after a crash, because heads may name it again. It reads the epoch if an observation is stale, and again
+// if the process may have been suspended during that read.
 func (s *engine) ofCurrentEpoch(ctx context.Context, all []garbageRow) ([]garbageRow, error) {
 	for range maxEpochReads {
 		if !slices.ContainsFunc(all, func(g garbageRow) bool { return s.isStale(g.observation) }) {

@@ -32,7 +32,7 @@ import (
 //     VOLATILE and so has a newer snapshot, then returns the first result of the id, explains the
 //     refusal, or applies a batch that had only lost a race against another writer, whose lease is
 //     timed or that evicts results, in the same round trip. The batches of the other forms are sent
-//     again, each in a statement of its own.
+//     again, each in another statement.
 //  6. The commit with which the results of its run reach or pass a multiple of 128 evicts the oldest
 //     ones. In the form alone tapestore.write performs that commit, the other forms evict.
 //

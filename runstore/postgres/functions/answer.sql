@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION tapestore.tell(verdict integer, now timestamptz, firs
 		NULL::bigint, NULL::bigint, NULL::bigint, NULL::smallint
 $$;
 
--- first_result is tell for a write that was applied before: its remembered result.
+-- first_result returns the answer for a write that was applied before: its stored result.
 CREATE OR REPLACE FUNCTION tapestore.first_result(b tapestore.batches, r tapestore.runs, epoch bigint) RETURNS tapestore.answer LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	a tapestore.answer := tapestore.tell(2, b.at, b.first_seq, b.last_seq, b.versions, r, epoch);
