@@ -228,6 +228,37 @@ func TestMigrationWaitsForAnother(t *testing.T) {
 	}
 }
 
+// A migration whose connection ends midway has applied nothing, and is repeated as a whole.
+func TestMigrationThatLosesItsConnection(t *testing.T) {
+	t.Parallel()
+	address := emptyDatabase(t)
+	conn := connect(t, address)
+	if err := postgres.MigrateTo(t.Context(), conn, 4); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, conn, `CREATE SEQUENCE public.functions`) // a sequence keeps its value when a transaction ends without a commit
+	exec(t, conn, `CREATE TABLE public.first (version integer)`)
+	exec(t, conn, `CREATE FUNCTION public.cut() RETURNS event_trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			INSERT INTO public.first SELECT max(version) FROM tapestore.migrations HAVING NOT EXISTS (SELECT FROM public.first);
+			IF tg_tag = 'CREATE FUNCTION' AND nextval('public.functions') = 3 THEN
+				PERFORM pg_terminate_backend(pg_backend_pid());
+			END IF;
+		END $$`)
+	exec(t, conn, `CREATE EVENT TRIGGER cut ON ddl_command_start EXECUTE FUNCTION public.cut()`)
+	s, err := tryOpen(t, address)
+	if err != nil {
+		t.Fatalf("the migration failed: %v", err)
+	}
+	hold(t, s, "run")
+	if got := get[int](t, conn, `SELECT version FROM public.first`); got != 4 {
+		t.Errorf("the second attempt began at version %d, want 4", got)
+	}
+	if got := get[int](t, conn, `SELECT last_value FROM public.functions`); got <= 3 {
+		t.Errorf("the connection was not cut: %d functions were created", got)
+	}
+}
+
 // everything returns a description of the whole schema.
 func everything(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
