@@ -5,11 +5,8 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
@@ -74,37 +71,5 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	}
 	if n := eventsOf(t, s); n != 1 {
 		t.Errorf("with descriptors again: got %d events, want 1", n)
-	}
-}
-
-// TestRefusedOpenKeepsLocks checks that a failure to open a database leaves the locks of a store that
-// the process has open on it. Without them another process that closes the database removes its log.
-func TestRefusedOpenKeepsLocks(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tape.db")
-	openAt(t, path, embedded.NewHost())
-	// No file name has more than 255 bytes.
-	_, refused := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), strings.Repeat("a", 256)), nil)
-	if !errors.Is(refused, runstore.ErrUnavailable) {
-		t.Fatalf("open a file with a long name: got %v, want ErrUnavailable", refused)
-	}
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }() // ends the store's locks
-	locked := func() bool {
-		// A lock of this kind conflicts with those of the process, too.
-		lock := unix.Flock_t{Type: unix.F_WRLCK}
-		if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
-			t.Fatal(err)
-		}
-		return lock.Type != unix.F_UNLCK
-	}
-	if !locked() {
-		t.Fatal("an open store has no lock on its file")
-	}
-	_ = sqlite.Explain(path, refused) // the error of an open that failed
-	if !locked() {
-		t.Error("a failure to open the file ended the locks of the open store")
 	}
 }

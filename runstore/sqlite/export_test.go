@@ -13,9 +13,6 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/wakeup"
 )
 
-// Explain is explain.
-func Explain(path string, err error) error { return explain(path, err) }
-
 // Queued returns how many operations wait for a transaction.
 func Queued(s *Store) int {
 	w := s.engine.writer

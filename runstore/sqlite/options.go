@@ -182,8 +182,9 @@ func resolve(path string) string {
 
 // explain adds to SQLite's error the name of the file and what to check. A process that has run out
 // of file descriptors gets the same code as a process that may not open the file; explain opens
-// another file to distinguish the two. It must not open the database: closing any descriptor of a file
-// ends all locks that the process has on it (fcntl(2)), also those of a store that is open.
+// another file to distinguish the two. It must not open the database: where locks are those of POSIX
+// (README.md), closing any descriptor of a file ends all locks that the process has on it, also those of
+// a store that is open.
 func explain(path string, err error) error {
 	if code(err) == sqlite3.SQLITE_CANTOPEN {
 		file, openErr := os.Open(os.DevNull)
