@@ -119,6 +119,41 @@ func TestLostCommitThatIsForgotten(t *testing.T) {
 	}
 }
 
+// A commit whose reply was lost is resolved also if the client library's repeat of it meets an error that is
+// not worth repeating. The store can be reached all the time, so the outcome is known in the end.
+func TestLostCommitMeetsAnotherError(t *testing.T) {
+	t.Parallel()
+	for _, code := range []codes.Code{codes.FailedPrecondition, codes.NotFound, codes.Unauthenticated, codes.OutOfRange} {
+		for what, applied := range map[string]bool{"applied": true, "not applied": false} {
+			t.Run(code.String()+", "+what, func(t *testing.T) {
+				t.Parallel()
+				var tr trick
+				s := open(t, newDatabase(t, newest), tr.through)
+				hold(t, s, "run")
+				tr.next(func(send func(ctx context.Context) error) error {
+					if applied {
+						if err := send(sending(t.Context())); err != nil {
+							return err
+						}
+					}
+					tr.next(func(func(ctx context.Context) error) error { return status.Error(code, "test") })
+					return status.Error(codes.Unavailable, "lost, as the handle sees it")
+				})
+				done, err := s.Commit(t.Context(), signal("run", "one"))
+				if !tr.played() {
+					t.Fatal("the commit was not repeated")
+				}
+				if err != nil || done.FirstSeq != 1 || done.Replayed {
+					t.Errorf("got %+v, %v, want seq 1", done, err)
+				}
+				if n := journalCount(t, s, "run", "one"); n != 1 {
+					t.Errorf("the event is in the journal %d times, want once", n)
+				}
+			})
+		}
+	}
+}
+
 // A commit over several runs whose reply was lost, and whose results all runs have evicted since, is resolved
 // by the journal of a run to which it appended, with the results of all.
 func TestLostMultiCommitThatIsForgotten(t *testing.T) {

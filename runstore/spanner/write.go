@@ -93,7 +93,7 @@ func (s *engine) transact(ctx context.Context, tag string, requests ...*request)
 		case outcome.Definite(err):
 			return err
 		}
-		if again := retryable(err); ctx.Err() != nil || !again || !t.More(ctx) {
+		if again := retryable(err) || tracker.unknown(); ctx.Err() != nil || !again || !t.More(ctx) {
 			if tracker.unknown() {
 				return outcome.Unknown(outcome.Cause(ctx, err))
 			}

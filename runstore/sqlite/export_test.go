@@ -47,7 +47,7 @@ func Scans() map[string]int {
 	return map[string]int{
 		placesScan.oldest: 7, headsScan.oldest: 7, runsScan.oldest: 4, runnableScan.oldest: 4,
 		placesScan.newest: 7, headsScan.newest: 7, runsScan.newest: 4, runnableScan.newest: 4,
-		sqlRunRead: 1, sqlFeedPage: 2, sqlJournalPage: 3, sqlRecordsPage: 4, sqlRecordsByKey: 2,
+		sqlRunRead: 1, sqlFeedPage: 1, sqlJournalPage: 3, sqlRecordsPage: 4, sqlRecordsByKey: 2,
 		sqlAppend[extendUnderFence]: 9, sqlAppend[extendUnderFence+extendWithName+extendWithRecords]: 11, sqlAppendLookUp: 1, sqlLeaseRenew: 9,
 		sqlPurgeNext: 1, sqlPurgeEntries: 1, sqlPurgeRecords: 1, sqlPurgeResults: 1, sqlPurgeExtentsRead: 1, sqlPurgeEvents: 3, sqlPurgeRenumberGrants: 2,
 		sqlResultRead: 2, sqlResultNumber: 1, sqlRunnableMove: 1, sqlResultsEvict: 2,

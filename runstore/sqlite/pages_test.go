@@ -112,3 +112,43 @@ func TestQueryEndsWithItsContext(t *testing.T) {
 		t.Errorf("the next read: got %d rows, %v, want %d", rows-enough, err, all)
 	}
 }
+
+// TestFeedEndsWithItsContextBehindAPurge ends the context of a read while it passes the events of a purged run
+// that are not deleted yet.
+func TestFeedEndsWithItsContextBehindAPurge(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openAt(t, path, embedded.NewHost())
+	b := runstore.NewBatch("run", held(t, s, runstore.MaxTTL).Fence())
+	for range 2*sqlite.RowsPerLook + 10 {
+		b.Append("test", nil)
+	}
+	if _, err := s.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	// read returns how often a read looks at its context, which ends at look number last.
+	read := func(newest bool, last int) (looks int, events []runstore.FeedEvent, err error) {
+		events, err = s.ReadFeed(hookContext{t.Context(), func() error {
+			if looks++; last > 0 && looks >= last {
+				return context.DeadlineExceeded
+			}
+			return nil
+		}}, runstore.FeedQuery{Limit: 10, Newest: newest})
+		return looks, events, err
+	}
+	for _, newest := range []bool{false, true} {
+		few, events, err := read(newest, 0)
+		if err != nil || len(events) != 10 {
+			t.Fatalf("newest %t: %d events, %v, want a page", newest, len(events), err)
+		}
+		query[int64](t, path, "UPDATE runs SET no = -no RETURNING no") // as a purge does first
+		many, events, err := read(newest, 0)
+		if err != nil || len(events) != 0 || many != few+2 {
+			t.Errorf("newest %t: %d events, %v, %d looks behind the purge and %d without, want two more", newest, len(events), err, many, few)
+		}
+		if _, _, err := read(newest, many); !errors.Is(err, runstore.ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("newest %t: got %v, want ErrUnavailable and context.DeadlineExceeded", newest, err)
+		}
+		query[int64](t, path, "UPDATE runs SET no = -no RETURNING no")
+	}
+}

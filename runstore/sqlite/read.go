@@ -113,12 +113,15 @@ func (e *engine) ReadFeed(ctx context.Context, q runstore.FeedQuery) (events []r
 		}
 		p, decoder := adapter.NewPage(q.Limit), eventDecoder{}
 		events = make([]runstore.FeedEvent, 0, min(int64(q.Limit), known-int64(q.After)))
-		statement, args := sqlFeedPage, []driver.Value{int64(q.After), int64(q.Limit)}
+		statement, args := sqlFeedPage, []driver.Value{int64(q.After)}
 		if q.Newest {
-			statement, args = sqlFeedPageNewest, args[1:]
+			statement, args = sqlFeedPageNewest, nil
 			defer func() { slices.Reverse(events) }()
 		}
 		return c.query(ctx, statement, func(v []driver.Value) error {
+			if v[0] == nil {
+				return nil // the run was purged
+			}
 			e, err := decoder.decode(bytesOf(v[0]))
 			if err != nil {
 				return err

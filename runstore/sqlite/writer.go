@@ -367,8 +367,9 @@ func (w *writer) commitCounted(tx *tx) error {
 // completely, and the frame that marks the commit is written last. Any other failure leaves the
 // outcome unknown. A failed sync, for example, leaves a complete commit in the log: this process
 // does not see that commit, but if the process is killed before its next commit, the next process
-// recovers it. So the next transaction of this process changes a row even if all its operations are refused:
-// its commit overwrites the other one in the log before a caller gets a definite answer.
+// recovers it. So the next transaction of this handle changes a row even if all its operations are refused:
+// its commit overwrites the other one in the log before their callers get an answer. An error before that
+// commit, and an answer of another handle that writes nothing, say nothing about the write in doubt.
 //
 // commit does not retry after BUSY, which leaves the transaction open. No COMMIT on a database with a
 // log waits for a lock. If a write of the log reports BUSY nevertheless, the frames of a second COMMIT
