@@ -57,7 +57,8 @@ type history struct {
 }
 
 // Daily makes a pass every day, on one of all replicas that call it on the same store, until ctx ends. The
-// time of the last pass is stored, so a restart neither repeats nor delays a pass. It returns when the
+// time of the last pass is stored, so a restart neither repeats nor delays a pass. A stored time that is later
+// than the store clock counts for nothing: a pass follows within Retry. Daily returns when the
 // pass under way has returned; pass must return soon after its context has ended.
 //
 // A pass that went through all runs, and failed with none but those that are damaged in the store, counts
@@ -129,6 +130,9 @@ func (d *daily) once(ctx context.Context, held *lease.Held) error {
 		if version, err = d.write(ctx, held, h, version); err != nil {
 			return err
 		}
+	}
+	if at := runstore.Micros(now); max(h.Since, h.Began, h.Ended, h.Success) > at {
+		h = history{Since: at, Success: min(h.Success, at)} // the store clock was ahead, and was put right since
 	}
 	d.in.shows(h)
 	if !pace.Pause(ctx, max(d.due(h).Sub(now), 0)) {

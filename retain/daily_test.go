@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -192,4 +193,40 @@ func (r *replicas) measure(t *testing.T, name, result string) (value float64) {
 		}
 	}
 	return value
+}
+
+// steppedClock is a store whose clock is ahead by a time.
+type steppedClock struct {
+	*memory.Handle
+	ahead atomic.Int64
+}
+
+func (s *steppedClock) Now(ctx context.Context) (time.Time, error) {
+	now, err := s.Handle.Now(ctx)
+	return now.Add(time.Duration(s.ahead.Load())), err
+}
+
+// TestDailyAfterAClockThatWasAhead makes a pass while the store clock is a year ahead, and puts it right.
+func TestDailyAfterAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &steppedClock{Handle: memory.New(nil).Open()}
+		defer func() { _ = s.Close() }()
+		r := newReplicas(t, s)
+		s.ahead.Store(int64(365 * day))
+		stop := r.start("a")
+		if n := r.during(2 * time.Hour); n != 1 {
+			t.Fatalf("%d passes, want one", n)
+		}
+		stop()
+		s.ahead.Store(0)
+		stop = r.start("a")
+		defer stop()
+		if n := r.during(2 * time.Hour); n != 1 {
+			t.Errorf("%d passes after the clock was put right, want one", n)
+		}
+		if last := r.measure(t, "tapestore.retention.last_success.timestamp", ""); last > float64(time.Now().Unix()) {
+			t.Errorf("the last success is at %.0f, later than now, %d", last, time.Now().Unix())
+		}
+	})
 }

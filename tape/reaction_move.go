@@ -202,8 +202,10 @@ func (t *Tape) lastSeqs(ctx context.Context) (map[runstore.RunID]runstore.Seq, e
 
 // feedEndAfter returns a position of the feed up to which it has shown the given events, one for each
 // run. It drops a run that was purged meanwhile, and may have been created anew. One pause follows the
-// read of at most MaxPage heads, those of other runs than before.
+// read of at most MaxPage heads, those of other runs than before. It does not wait for events that a
+// damaged part of the feed may hide.
 func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstore.Seq, waiting func(int)) (end runstore.Position, err error) {
+	var damaged error
 	for len(last) > 0 {
 		page, err := t.store.ReadFeed(ctx, runstore.FeedQuery{After: end, Limit: runstore.MaxPage})
 		if err != nil {
@@ -213,6 +215,9 @@ func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstor
 			end = e.Position
 			if seq, found := last[e.Run]; found && e.Seq >= seq {
 				delete(last, e.Run)
+			}
+			if e.Run == "" && damaged == nil {
+				damaged = fmt.Errorf("at position %d: %w", e.Position, e.Err)
 			}
 		}
 		if len(page) > 0 || len(last) == 0 {
@@ -231,8 +236,11 @@ func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstor
 				return 0, err
 			}
 		}
-		if len(last) == 0 {
-			break
+		switch {
+		case len(last) == 0:
+			return end, nil
+		case damaged != nil:
+			return 0, fmt.Errorf("the feed does not show the last events of %d runs, and is damaged %w", len(last), damaged)
 		}
 		if waiting(len(last)); !pacing.Pause(ctx, 100*time.Millisecond) {
 			return 0, fmt.Errorf("the feed does not show the last events of %d runs yet: %w", len(last), context.Cause(ctx))

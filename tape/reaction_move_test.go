@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
 	"github.com/tapestore/tapestore/tape"
 )
 
@@ -300,5 +302,34 @@ func TestFeedEndDropsReplacedRuns(t *testing.T) {
 	})
 	if err != nil || len(waits) != 1 || waits[0] != 2 {
 		t.Errorf("FeedEnd: %v, after waits for %v runs, want one for 2", err, waits)
+	}
+}
+
+// namelessEvents is a store whose feed does not show which runs its events are of, because it is damaged.
+type namelessEvents struct{ *memory.Handle }
+
+func (s namelessEvents) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+	page, err := s.Handle.ReadFeed(ctx, q)
+	for i, e := range page {
+		page[i] = runstore.FeedEvent{Event: runstore.Event{Position: e.Position}, Err: &runstore.CorruptError{Cause: errors.New("test")}}
+	}
+	return page, err
+}
+
+// The end of a feed that is damaged where it has a run's last event is an error: there is nothing to wait for.
+func TestFeedEndOfADamagedFeed(t *testing.T) {
+	t.Parallel()
+	s := namelessEvents{memory.New(nil).Open()}
+	t.Cleanup(func() { _ = s.Close() })
+	spec := runstore.RunSpec{ID: "run"}
+	spec.Writes.Append("test", nil)
+	if _, err := s.CreateRun(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := tape.New(s, nil).FeedEnd(ctx, func(int) { cancel() })
+	if !errors.Is(err, runstore.ErrCorrupt) || !strings.Contains(err.Error(), "position 1:") {
+		t.Errorf("got %v, want ErrCorrupt at position 1", err)
 	}
 }
