@@ -111,11 +111,10 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		}
 		e, err := f(r, now)
 		if isFull(err) && !moved { // records may have become movable since the last move
-			moved = true
 			if err := s.moveNow(ctx, r, t); err != nil {
 				return nil, err
 			}
-			fresh = false
+			fresh, moved = false, r.known // unless another handle wrote first
 			continue
 		}
 		if asked && (errors.Is(err, runstore.ErrLeaseExpired) || errors.Is(err, runstore.ErrNoProgress)) && r.term(err) != late {
