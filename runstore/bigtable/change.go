@@ -457,6 +457,7 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 // noteApplied updates what the handle knows after a change was applied, and queues what follows from it.
 func (s *engine) noteApplied(r *cachedRun, e *edit) {
 	r.stored, r.head, r.beat = e.stored, e.head, 0
+	r.keptBytes = min(r.keptBytes, r.head.RecordBytes)
 	if p := r.pendingSeal.Load(); p != nil && !p.isNext(&e.head) {
 		r.pendingSeal.CompareAndSwap(p, nil) // the change has taken it, or a change by another handle has made it useless
 	}

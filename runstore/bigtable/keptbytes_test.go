@@ -68,3 +68,48 @@ func TestFullRunMovesAgainAfterALostRace(t *testing.T) {
 		})
 	}
 }
+
+// The records that had to stay at a run's last move are gone. New ones leave the row as early as those of any
+// run.
+func TestRecordsLeaveTheRowAfterQueuedOnesAreGone(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"deleted", "purged"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := openBare(t, newTable(t), cool)
+			lease := hold(t, s, "run")
+			write := func(name string, change func(b *runstore.Batch, key runstore.RecordKey)) (most int64) {
+				for i := range 6 {
+					b := signal("run", name)
+					for j := range 10 {
+						change(&b, runstore.RecordKey(fmt.Sprintf("%s/%d/%d", name, i, j)))
+					}
+					commit(t, s, b)
+					if err := bigtable.MoveIfNeeded(t.Context(), s, "run"); err != nil {
+						t.Fatal(err)
+					}
+					_, bytes, err := bigtable.Moves(t.Context(), s, "run")
+					if err != nil {
+						t.Fatal(err)
+					}
+					most = max(most, bytes)
+				}
+				return most
+			}
+			queued := write("queued", func(b *runstore.Batch, key runstore.RecordKey) { b.Put(key, make([]byte, 1000), waiting) })
+			if queued < 60_000 {
+				t.Fatalf("the records in queues take %d bytes", queued)
+			}
+			if how == "purged" {
+				purge(t, s, lease)
+				holdAnew(t, s, "run")
+			} else {
+				write("queued", func(b *runstore.Batch, key runstore.RecordKey) { b.Delete(key) })
+			}
+			most := write("new", func(b *runstore.Batch, key runstore.RecordKey) { b.Put(key, make([]byte, 1000)) })
+			if most > 20_000 {
+				t.Errorf("the row has up to %d bytes of records that can leave it above 3 KiB", most)
+			}
+		})
+	}
+}

@@ -40,7 +40,7 @@ type cachedRun struct {
 	fingerprints fingerprints // of the cold records
 	coldReads    int64        // keys for which cold records were read since the fingerprints were last asked for
 	learning     atomic.Bool  // the fingerprints are being read
-	keptBytes    int64        // head.RecordBytes after the last move
+	keptBytes    int64        // head.RecordBytes after the last move, or the least since
 	moving       atomic.Bool
 }
 
