@@ -253,7 +253,7 @@ func (e *edit) changeRecord(i int, w runstore.RecordWrite, small int, seq, token
 			h.Floor = max(h.Floor, old.Version)
 			e.drop(familyRecords, string(w.Key))
 		}
-		if e.records[w.Key] = nil; under != 0 {
+		if e.records[w.Key] = nil; under != 0 || e.mayArrive(w.Key) {
 			e.setRecord(w.Key, &recordMeta{Tombstone: true, Hides: under, Rev: h.Rev, By: e.nonce}, nil)
 		}
 		return 0
@@ -285,6 +285,13 @@ func (e *edit) changeRecord(i int, w runstore.RecordWrite, small int, seq, token
 	m.Reserved = reserveFor(w.Reserve)
 	e.setRecord(w.Key, m, value)
 	return m.Version
+}
+
+// mayArrive reports whether a cold row of a record may be missing since a failover, and arrive later. The digests
+// show that the record never had one.
+func (e *edit) mayArrive(key runstore.RecordKey) bool {
+	m, sure := e.run.fingerprints.find(e.head.moveListID(), key)
+	return e.head.Stamp != 0 && (m != nil || !sure)
 }
 
 // setRecord sets the cell of a record.

@@ -1,0 +1,125 @@
+package bigtable_test
+
+import (
+	"fmt"
+	"testing"
+
+	client "cloud.google.com/go/bigtable"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/bigtable"
+)
+
+// valueOf returns the value of a record of "run", and whether it is there.
+func valueOf(t testing.TB, s *bigtable.Store, key runstore.RecordKey) (value string, there bool) {
+	t.Helper()
+	found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) == 0 {
+		return "", false
+	}
+	return string(found[0].Value), true
+}
+
+// withoutColdRows has a failover lose the rows of cold records that are new since had, and returns a handle that was
+// opened after it, and a function that has these rows arrive.
+func withoutColdRows(t *testing.T, s *bigtable.Store, open func() *bigtable.Store, tbl *client.Table, had map[string]bool) (after *bigtable.Store, arrive func()) {
+	t.Helper()
+	late := snapshot(t, tbl)
+	lost := func(key string) bool { return key[:1] == "k" && !isFingerprints(key) && !had[key] }
+	deleteRows(t, tbl, "k", lost)
+	if _, err := s.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	return open(), func() {
+		t.Helper()
+		if n := late.put(t, tbl, func(k cellKey) bool { return lost(k.row) }); n == 0 {
+			t.Fatal("the failover has lost no rows")
+		}
+	}
+}
+
+// The row of a cold record arrives after the failover. Its record was deleted meanwhile, and stays deleted.
+func TestDeletedRecordStaysAwayWhenItsColdRowArrives(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name                 string
+		puts, early, learned bool // the record is put before; the row arrives before the deletion; the handle knows the digests
+	}{
+		{"put and deleted", true, false, false},
+		{"put, arrived, deleted", true, true, false},
+		{"deleted as it is absent", false, false, false},
+		{"the handle knows the digests", true, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s, tbl := openBare(t, table, cool), raw(t, table)
+			hold(t, s, "run")
+			all := kept{}
+			edit(t, s, all, "a/00000", "one")
+			for i := range 60 {
+				edit(t, s, all, fmt.Sprintf("b/%d", i), "value")
+			}
+			relieve(t, s)
+			s, arrive := withoutColdRows(t, s, func() *bigtable.Store { return openBare(t, table) }, tbl, nil)
+			if tc.learned {
+				for i := range 6 {
+					b := signal("run", "other")
+					b.Put(runstore.RecordKey(fmt.Sprint("c/", i)), []byte("other"))
+					commit(t, s, b)
+				}
+				if n := learnFingerprints(t, s, "run"); n == 0 {
+					t.Fatal("the handle has no digests")
+				}
+			}
+			if tc.puts {
+				b := runstore.NewBatch("run", runstore.AtVersion("a/00000", 0))
+				b.Put("a/00000", []byte("anew"))
+				commit(t, s, b)
+			}
+			if tc.early {
+				arrive()
+			}
+			b := signal("run", "delete")
+			b.Delete("a/00000")
+			commit(t, s, b)
+			if !tc.early {
+				arrive()
+			}
+			if value, there := valueOf(t, s, "a/00000"); there {
+				t.Errorf("the record is there again, as %q", value)
+			}
+		})
+	}
+}
+
+// A handle that knows the digests of a run's cold records leaves no tombstone of a record that has none, after a
+// failover as before.
+func TestDeletionAfterAFailoverLeavesNoTombstoneOfARecordThatWasNeverCold(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 60)
+	relieve(t, s)
+	if _, err := s.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	s = openBare(t, table)
+	for i := range 6 {
+		edit(t, s, all, fmt.Sprintf("c/%d", i), "other")
+	}
+	learnFingerprints(t, s, "run")
+	_, before, err := bigtable.Moves(t.Context(), s, "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	edit(t, s, all, "new", "value")
+	edit(t, s, all, "new", "")
+	if _, after, err := bigtable.Moves(t.Context(), s, "run"); err != nil || after != before {
+		t.Errorf("the records take %d bytes of the row, %v, want %d as before", after, err, before)
+	}
+}
