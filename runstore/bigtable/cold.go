@@ -41,7 +41,7 @@ import (
 // A failover may lose the latest row of a record and keep the one that it replaced. So the first change of a
 // record whose row is from before the last raise of the epoch gives it a version above all that the run's cold
 // records had then (recordMeta.Above). That row may also arrive later. So a deletion leaves a tombstone unless the
-// digests show that the record has no cold row (edit.mayArrive).
+// digests show that the record has no cold row (edit.mayArrive), and rewritings wait (engine.awaitsRows).
 //
 // Rejected: a log-structured merge tree of sorted blocks. It would need fewer rows, but also an index of
 // their keys, and levels that keep writes few. Here a record is written twice, and read by its key.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	client "cloud.google.com/go/bigtable"
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
@@ -176,9 +177,11 @@ func TestVersionsGrowWhereAnOlderColdRowComesBack(t *testing.T) {
 			}
 			commit(t, s, signal("run", "the first write of the epoch"))
 			if rewrites {
-				if _, err := bigtable.Rewrite(t.Context(), s, "run"); err != nil {
-					t.Fatal(err)
-				}
+				bigtable.Shift(s, 25*time.Hour, func() { // a rewriting waits for a day
+					if _, err := bigtable.Rewrite(t.Context(), s, "run"); err != nil {
+						t.Fatal(err)
+					}
+				})
 			}
 			s = openBare(t, table, cool)
 			for i := range 6 {

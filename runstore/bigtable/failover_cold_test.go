@@ -3,6 +3,7 @@ package bigtable_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	client "cloud.google.com/go/bigtable"
 
@@ -121,5 +122,65 @@ func TestDeletionAfterAFailoverLeavesNoTombstoneOfARecordThatWasNeverCold(t *tes
 	edit(t, s, all, "new", "")
 	if _, after, err := bigtable.Moves(t.Context(), s, "run"); err != nil || after != before {
 		t.Errorf("the records take %d bytes of the row, %v, want %d as before", after, err, before)
+	}
+}
+
+// After a failover compactions wait for the rows of cold records that are still missing.
+func TestRewritingWaitsForLateRows(t *testing.T) {
+	t.Parallel()
+	for _, values := range [][]string{{"two"}, {"one", "two"}} {
+		t.Run(fmt.Sprint(len(values), " rows of the record"), func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s, tbl := openBare(t, table, cool), raw(t, table)
+			hold(t, s, "run")
+			all, had := kept{}, map[string]bool{}
+			for _, value := range values {
+				for _, key := range keys(t, tbl, "k") {
+					had[key] = true
+				}
+				edit(t, s, all, "a/00000", value)
+				for i := range 60 {
+					edit(t, s, all, fmt.Sprintf("b/%d", i), value)
+				}
+				relieve(t, s)
+			}
+			s, arrive := withoutColdRows(t, s, func() *bigtable.Store { return openBare(t, table, cool) }, tbl, had)
+			commit(t, s, signal("run", "the first write of the epoch"))
+			rewrite := func() (rewritten bool) {
+				before, _, err := bigtable.Moves(t.Context(), s, "run")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := bigtable.MoveRecords(t.Context(), s, "run", true); err != nil {
+					t.Fatal(err)
+				}
+				after, _, err := bigtable.Moves(t.Context(), s, "run")
+				if err != nil {
+					t.Fatal(err)
+				}
+				return after != before
+			}
+			edit(t, s, kept{}, "c/1", "value") // a second move to rewrite
+			for i := range 60 {
+				edit(t, s, kept{}, fmt.Sprintf("d/%d", i), "value")
+			}
+			relieve(t, s)
+			bigtable.Shift(s, 23*time.Hour, func() {
+				if rewrite() {
+					t.Error("a rewriting has not waited")
+				}
+			})
+			arrive()
+			bigtable.Shift(s, 25*time.Hour, func() {
+				if !rewrite() {
+					t.Error("a rewriting waits for ever")
+				}
+			})
+			bigtable.EmptyGarbage(t.Context(), s)
+			if value, there := valueOf(t, openBare(t, table), "a/00000"); !there || value != "two" {
+				t.Errorf("all rows have arrived, and the record is there: %t, with the value %q", there, value)
+			}
+		})
 	}
 }

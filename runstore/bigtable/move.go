@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
@@ -36,6 +37,10 @@ const (
 	// are fewer than half of the rows. As many rows that later moves have replaced, and twice as many as there are
 	// records, have them rewritten too: a handle reads the digests of these rows with the others.
 	maxTombstones = 1000
+	// lateRows is how long no cold rows are rewritten after a raise of the epoch, unless the list has maxLateMoves.
+	// A day: most outages of a cluster are shorter. 16,384: 256 KiB of the row.
+	lateRows     = 24 * time.Hour
+	maxLateMoves = 1 << 14
 )
 
 // needsMove reports whether records should leave the run's row. If the last move had to leave many
@@ -190,10 +195,18 @@ func (s *engine) moveRecords(ctx context.Context, r *cachedRun, t *outcome.Backo
 // very large run leaves more than most.
 func (c *moveList) isLong(most int64) bool { return int64(len(c.moves)) > max(most, 2*c.Left) }
 
+// awaitsRows reports whether a rewriting waits for rows that a failover may have left behind: what arrives after it
+// does not count.
+func (s *engine) awaitsRows(c *moveList) bool {
+	now, _ := s.clock.estimate()
+	e := s.currentEpoch()
+	return c.stamp != 0 && e != nil && now.Before(runstore.FromMicros(e.At).Add(lateRows)) && len(c.moves) < maxLateMoves
+}
+
 // rewrite performs one step of a rewriting, and reports whether it needs another.
 func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) (more bool, err error) {
 	m, at, err := s.newMover(ctx, r)
-	if err != nil || m == nil || len(m.list.moves) < 2 {
+	if err != nil || m == nil || len(m.list.moves) < 2 || s.awaitsRows(m.list) {
 		return false, err
 	}
 	c := m.list
