@@ -22,7 +22,8 @@ import (
 //     with the epochs, and is above the numbers of all pages of earlier epochs. The first epoch has the
 //     stamp 0.
 //  2. Raising the epoch writes all cells of a run's row again, under the new stamp and with a head that
-//     has the stamp (engine.raiseRun). After that each write uses the stamp of the head.
+//     has the stamp (engine.raiseRun). After that each write uses the stamp of the head. Of the cells that
+//     only some runs have, it writes empty ones (edit.hideGrants).
 //  3. Readers leave out the cells of a row whose stamp is below the stamp of its head (parseRow).
 //     Bigtable itself returns the cell with the highest stamp of a column.
 //  4. The cells of a run's high-water mark in the feed have the number of a page as their timestamp. It
@@ -108,6 +109,15 @@ func (e *edit) startIn(now *epoch) {
 		e.head.requires(formatStamps)
 		// The history that the store has lost may have had a run with this id.
 		e.head.Forks = []fork{{Through: now.End}}
+		e.hideGrants()
+	}
+}
+
+// hideGrants sets empty cells of the former grants, their terms and the end of the last grant, which hide those of
+// the history that the store has lost. Readers take an empty cell for an absent one.
+func (e *edit) hideGrants() {
+	for _, column := range []string{columnFormer, columnTerms, columnEnded} {
+		e.set(familyOther, column, nil)
 	}
 }
 
@@ -116,7 +126,7 @@ func (e *edit) startIn(now *epoch) {
 // ErrUnknownOutcome.
 func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outcome.Backoff) error {
 	found, err := s.readRun(ctx, r.id,
-		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), moveListFilter())
+		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), wholeFamily(familyOther))
 	if err != nil || found.stored == nil || !found.head.isOld(now) {
 		r.forget()
 		return err
@@ -128,10 +138,6 @@ func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outc
 	at, _ := s.clock.estimate()
 	e := newEdit(r, at)
 	e.tail = tail{}
-	if e.head.Epoch < now.Epoch {
-		e.head.Epoch = now.Epoch
-		e.endGrant(true)
-	}
 	feeds := false
 	if stamp := now.stamp(); e.head.Stamp < stamp {
 		x, err := found.highWater()
@@ -148,6 +154,10 @@ func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outc
 		if feeds || e.head.MarkRev != 0 {
 			e.setMark()
 		}
+	}
+	if e.head.Epoch < now.Epoch { // after restamp: the end has the new stamp
+		e.head.Epoch = now.Epoch
+		e.endGrant(true)
 	}
 	e.placeRunnable()
 	e.rows, e.alongside = append(e.rows, e.alongside...), nil
@@ -238,8 +248,9 @@ func (e *edit) restamp(found *row, x *highWater, through int64, now *epoch) (fee
 	// Rows of cold records may be missing after a failover. A record that is put in their place has
 	// a higher version.
 	h.Floor = max(h.Floor, h.ColdTop)
+	e.hideGrants()
 	for _, item := range found.cells[familyOther] {
-		if column := qualifier(familyOther, item); column == columnCold && item.Timestamp >= timestampOf(found.head.Stamp) {
+		if column := qualifier(familyOther, item); column != columnCold || item.Timestamp >= timestampOf(found.head.Stamp) {
 			e.set(familyOther, column, item.Value)
 		}
 	}
