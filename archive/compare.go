@@ -27,9 +27,9 @@ type Difference struct {
 
 // String returns the difference on one line.
 func (d Difference) String() string {
-	s := fmt.Sprintf("run %.64q", string(d.Run))
+	s := fmt.Sprintf("run %q", string(d.Run))
 	if d.Key != "" {
-		s += fmt.Sprintf(" record %.64q", string(d.Key))
+		s += fmt.Sprintf(" record %q", string(d.Key))
 	}
 	if d.Seq != 0 {
 		s += fmt.Sprintf(" seq %d", d.Seq)
@@ -188,7 +188,7 @@ func (c *comparison) event(ctx context.Context, e runstore.Event) error {
 	c.events, c.next = c.events[1:], e.Seq+1
 	d := Difference{Seq: e.Seq}
 	if e.Kind != other.Kind {
-		c.differ(d, "the kind is %.64q, and %.64q in the copy", e.Kind, other.Kind)
+		c.differ(d, "the kind is %q, and %q in the copy", e.Kind, other.Kind)
 	}
 	if !bytes.Equal(e.Data, other.Data) {
 		c.differ(d, "the data differ, of %d bytes and of %d", len(e.Data), len(other.Data))
@@ -197,7 +197,7 @@ func (c *comparison) event(ctx context.Context, e runstore.Event) error {
 		c.differ(d, "the time is %v, and %v in the copy", e.Time, other.Time)
 	}
 	if e.Token != other.Token || e.Owner != other.Owner {
-		c.differ(d, "token and owner are %v %.64q, and %v %.64q in the copy", e.Token, string(e.Owner), other.Token, string(other.Owner))
+		c.differ(d, "token and owner are %v %q, and %v %q in the copy", e.Token, string(e.Owner), other.Token, string(other.Owner))
 	}
 	return nil
 }

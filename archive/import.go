@@ -196,7 +196,7 @@ func (im *importer) currentEpoch(ctx context.Context) (runstore.Epoch, error) {
 
 func (im *importer) head(_ context.Context, h head) error {
 	if h.Token.Epoch() >= im.report.Epoch && !im.opts.Restore {
-		return fmt.Errorf("run %.64q has token %v: %w, %d", string(h.ID), h.Token, ErrEpoch, im.report.Epoch)
+		return fmt.Errorf("run %q has token %v: %w, %d", string(h.ID), h.Token, ErrEpoch, im.report.Epoch)
 	}
 	im.run = &runImport{importer: im, h: h}
 	return im.ctx.Err() // a worker has failed

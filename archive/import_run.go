@@ -51,7 +51,7 @@ func (w *runImport) wrap(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("import run %.64q: %w", string(w.h.ID), err)
+	return fmt.Errorf("import run %q: %w", string(w.h.ID), err)
 }
 
 // create creates the run with a lease of the importer. It reports true if the target has the run

@@ -169,7 +169,7 @@ func (r *runReader) read(ctx context.Context) (*closing, error) {
 		if l.Close != nil {
 			switch {
 			case r.head != nil:
-				return nil, r.damage("the file is closed before the end of run %.64q", string(r.head.ID))
+				return nil, r.damage("the file is closed before the end of run %q", string(r.head.ID))
 			case l.Close.Counts != *r.counts:
 				return nil, r.damage("the file counts %+v, and has %+v", l.Close.Counts, *r.counts)
 			}
@@ -199,7 +199,7 @@ func (r *runReader) take(ctx context.Context, l line, body []byte) error {
 	case l.Record != nil && r.inRun.Events == 0:
 		switch {
 		case string(l.Record.Key) <= r.lastKey:
-			return r.damage("the key %.64q follows the key %.64q", string(l.Record.Key), r.lastKey)
+			return r.damage("the key %q follows the key %q", string(l.Record.Key), r.lastKey)
 		case l.Record.Created.Token > r.head.Token || l.Record.Updated.Token > r.head.Token:
 			return r.damage("the record has a token above that of its run")
 		}
@@ -222,11 +222,11 @@ func (r *runReader) take(ctx context.Context, l line, body []byte) error {
 		digest := hex.EncodeToString(r.digest.Sum(nil))
 		switch {
 		case l.End.ID != r.head.ID:
-			return r.damage("the end of run %.64q is inside of run %.64q", string(l.End.ID), string(r.head.ID))
+			return r.damage("the end of run %q is inside of run %q", string(l.End.ID), string(r.head.ID))
 		case l.End.Records != r.inRun.Records || l.End.Events != r.inRun.Events || r.inRun.Events != r.head.LastSeq:
 			return r.damage("the run has %d records and %d events, and should have %d and %d", r.inRun.Records, r.inRun.Events, l.End.Records, r.head.LastSeq)
 		case l.End.Digest != digest:
-			return r.damage("the digest of run %.64q is %.64q instead of %q", string(r.head.ID), l.End.Digest, digest)
+			return r.damage("the digest of run %q is %.64q instead of %q", string(r.head.ID), l.End.Digest, digest)
 		}
 		r.counts.add(r.inRun)
 		r.head = nil
@@ -235,7 +235,7 @@ func (r *runReader) take(ctx context.Context, l line, body []byte) error {
 		r.head = nil
 		return r.to.discard(ctx)
 	default:
-		return r.damage("the line does not belong here, inside of run %.64q", string(r.head.ID))
+		return r.damage("the line does not belong here, inside of run %q", string(r.head.ID))
 	}
 }
 

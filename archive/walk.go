@@ -85,10 +85,10 @@ func (s source) walk(ctx context.Context, id runstore.RunID, to sink) (found boo
 		case err == nil:
 			return true, nil
 		case !errors.Is(err, errChanged):
-			return false, fmt.Errorf("run %.64q: %w", string(id), err)
+			return false, fmt.Errorf("run %q: %w", string(id), err)
 		}
 	}
-	return false, fmt.Errorf("run %.64q: %w, %d times: stop its driver, and repeat", string(id), errChanged, attempts)
+	return false, fmt.Errorf("run %q: %w, %d times: stop its driver, and repeat", string(id), errChanged, attempts)
 }
 
 func (s source) attempt(ctx context.Context, id runstore.RunID, to sink) error {
@@ -271,7 +271,7 @@ func (s source) readRecords(ctx context.Context, id runstore.RunID, p *recordPas
 		}
 		for _, r := range page.Records {
 			if r.Key <= after {
-				return &runstore.CorruptError{Run: id, Cause: fmt.Errorf("the key %.64q follows the key %.64q", string(r.Key), string(after))}
+				return &runstore.CorruptError{Run: id, Cause: fmt.Errorf("the key %q follows the key %q", string(r.Key), string(after))}
 			}
 			after = r.Key
 			p.versions.Write(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(len(r.Key))), uint64(r.Version)))

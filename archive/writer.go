@@ -128,7 +128,7 @@ type runWriter Writer
 
 func (w *runWriter) head(_ context.Context, h head) error {
 	if epoch := h.Token.Epoch(); epoch > w.epoch {
-		return fmt.Errorf("run %.64q has a token of epoch %d, the header names epoch %d: %w", string(h.ID), epoch, w.epoch, ErrEpochRaised)
+		return fmt.Errorf("run %q has a token of epoch %d, the header names epoch %d: %w", string(h.ID), epoch, w.epoch, ErrEpochRaised)
 	}
 	w.run, w.pending, w.digest = h.ID, Counts{Runs: 1}, sha256.New()
 	return w.digested(line{Run: runLine(h)})

@@ -43,7 +43,7 @@ type LostError struct {
 
 // Error implements error.
 func (e *LostError) Error() string {
-	s := fmt.Sprintf("%v: run %.64q, token %v: %v", ErrLost, string(e.Run), e.Token, e.Reason)
+	s := fmt.Sprintf("%v: run %q, token %v: %v", ErrLost, string(e.Run), e.Token, e.Reason)
 	if e.Last != nil {
 		s += fmt.Sprintf(" (the last one: %v)", e.Last)
 	}
@@ -74,7 +74,7 @@ type ReleaseError struct {
 
 // Error implements error.
 func (e *ReleaseError) Error() string {
-	return fmt.Sprintf("lease on run %.64q, token %v, was not released: %v", string(e.Run), e.Token, e.Err)
+	return fmt.Sprintf("lease on run %q, token %v, was not released: %v", string(e.Run), e.Token, e.Err)
 }
 
 // Unwrap returns the store's error.

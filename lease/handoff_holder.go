@@ -41,7 +41,7 @@ type HandedOffError struct {
 
 // Error implements error.
 func (e *HandedOffError) Error() string {
-	return fmt.Sprintf("%v: run %.64q, token %v, to %.64q under token %v", ErrHandedOff, string(e.Run), e.Token, string(e.Successor), e.Next)
+	return fmt.Sprintf("%v: run %q, token %v, to %q under token %v", ErrHandedOff, string(e.Run), e.Token, string(e.Successor), e.Next)
 }
 
 // Is reports whether target is ErrHandedOff.

@@ -206,7 +206,7 @@ func (p *pass) one(ctx context.Context, id runstore.RunID) error {
 	case ctx.Err() != nil && err != nil && runstore.OutcomeOf(err) != runstore.Unknown:
 		return errors.Join(context.Cause(ctx), err)
 	case err != nil:
-		d.Err = fmt.Errorf("run %.64q: %w", string(id), err)
+		d.Err = fmt.Errorf("run %q: %w", string(id), err)
 		p.opts.Decided(d)
 		if p.report.Failed++; p.report.First == nil {
 			p.report.First = d.Err

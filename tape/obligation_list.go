@@ -76,7 +76,7 @@ func (t *Tape) ListObligations(ctx context.Context, q ObligationQuery) ([]Obliga
 	if trim(); floor > 0 && open {
 		return nil, &runstore.InputError{
 			Kind: runstore.ErrTooLarge, Field: "run_id",
-			Problem: fmt.Sprintf("%.64q has obligations that do not fit into an answer of %d bytes. Resolve some, which ListUnresolvedObligations lists", q.Run, maxAnswer),
+			Problem: fmt.Sprintf("%q has obligations that do not fit into an answer of %d bytes. Resolve some, which ListUnresolvedObligations lists", q.Run, maxAnswer),
 		}
 	}
 	return kept, nil

@@ -65,7 +65,7 @@ func (t *Tape) MoveCursors(ctx context.Context, m CursorMove) (CursorsMoved, err
 		named := make([]runstore.RunID, 0, len(m.Reactions))
 		for _, id := range m.Reactions {
 			if !slices.Contains(all, shardRun(id, 0)) {
-				return done, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "reactions", Problem: fmt.Sprintf("names %.64q, which the store does not have", id)}
+				return done, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "reactions", Problem: fmt.Sprintf("names %q, which the store does not have", id)}
 			}
 			named = append(named, shardRun(id, 0))
 		}
@@ -86,7 +86,7 @@ func (t *Tape) MoveCursors(ctx context.Context, m CursorMove) (CursorsMoved, err
 		}
 		for n := range r.Shards {
 			if err := t.moveShard(ctx, r, n, done.Position, m.Owner); err != nil {
-				return done, fmt.Errorf("move the cursor of shard %d of reaction %.64q: %w", n, r.ID, err)
+				return done, fmt.Errorf("move the cursor of shard %d of reaction %q: %w", n, r.ID, err)
 			}
 			done.Shards++
 		}

@@ -86,7 +86,7 @@ from those of the archive, which were left as they are, and 1 otherwise.`,
 				return err
 			}
 			if len(before) > 0 && !replay {
-				return fmt.Errorf("the store has live reactions (%.64q), which would handle the events of the archive: import into another store, or allow that with --replay-feed. "+
+				return fmt.Errorf("the store has live reactions (%q), which would handle the events of the archive: import into another store, or allow that with --replay-feed. "+
 					"If an earlier attempt of this import wrote them, stop all servers of the store and add --replay-feed", before[0])
 			}
 			mover, _ := runstore.As[runstore.Mover](store) // Import refuses a store without

@@ -84,16 +84,16 @@ func (f Finding) Warning() bool { return f.Kind == KindClock }
 func (f Finding) String() string {
 	s := string(f.Kind)
 	if f.Run != "" {
-		s += fmt.Sprintf(" run %.64q", string(f.Run))
+		s += fmt.Sprintf(" run %q", string(f.Run))
 	}
 	if f.Seq != 0 {
 		s += fmt.Sprintf(" seq %d", f.Seq)
 	}
 	if f.Index != "" {
-		s += fmt.Sprintf(" index %.64q", string(f.Index))
+		s += fmt.Sprintf(" index %q", string(f.Index))
 	}
 	if f.Key != "" {
-		s += fmt.Sprintf(" record %.64q", string(f.Key))
+		s += fmt.Sprintf(" record %q", string(f.Key))
 	}
 	if f.Version != 0 {
 		s += fmt.Sprintf(" version %d", f.Version)

@@ -66,7 +66,7 @@ func (c *checker) checkListed(r *runState, entries []runstore.IndexEntry) {
 		f := Finding{Kind: KindIndex, Index: runstore.IndexRuns}
 		switch {
 		case e.Head.ID != e.Run:
-			f.Problem = problem("the entry has the head of run %.64q", string(e.Head.ID))
+			f.Problem = problem("the entry has the head of run %q", string(e.Head.ID))
 		case e.Head.Unlisted:
 			f.Problem = "an unlisted run is listed"
 		case !e.At.Equal(e.Head.CreatedAt):
@@ -93,7 +93,7 @@ func (c *checker) checkRunnable(r *runState, entries []runstore.IndexEntry) {
 		f := Finding{Kind: KindIndex, Index: runstore.IndexRunnable}
 		switch {
 		case e.Head.ID != e.Run:
-			f.Problem = problem("the entry has the head of run %.64q", string(e.Head.ID))
+			f.Problem = problem("the entry has the head of run %q", string(e.Head.ID))
 		case e.Head.RunnableAt.IsZero():
 			f.Problem = "the run has no runnable time"
 		case e.At.Before(e.Head.RunnableAt), e.At.After(latest):
@@ -116,7 +116,7 @@ func (c *checker) checkEntries(ctx context.Context, r *runState, index runstore.
 		var keys []runstore.RecordKey
 		for _, e := range part {
 			if e.Head.ID != e.Run {
-				c.add(r, Finding{Kind: KindIndex, Index: index, Key: e.Record.Key, Problem: problem("the entry has the head of run %.64q", string(e.Head.ID))})
+				c.add(r, Finding{Kind: KindIndex, Index: index, Key: e.Record.Key, Problem: problem("the entry has the head of run %q", string(e.Head.ID))})
 			}
 			if e.Record.Key == "" || e.Record.Version < 1 {
 				c.add(r, Finding{Kind: KindIndex, Index: index, Key: e.Record.Key, Version: e.Record.Version, Problem: "the entry has no record"})

@@ -77,15 +77,15 @@ func (j *journal) event(e runstore.Event) {
 	case e.Token < 0 || e.Token != 0 && e.Token.Counter() == 0:
 		note(KindToken, "no grant has token %v", e.Token)
 	case e.Token == 0 && e.Owner != "":
-		note(KindOwner, "the event has owner %.64q and no token", string(e.Owner))
+		note(KindOwner, "the event has owner %q and no token", string(e.Owner))
 	case e.Token != 0 && e.Owner == "":
 		note(KindOwner, "the event has token %v and no owner", e.Token)
 	case e.Token != 0 && e.Token < j.top:
-		note(KindToken, "token %v of %.64q follows token %v of %.64q at seq %d", e.Token, string(e.Owner), j.top, string(j.owner), j.topSeq)
+		note(KindToken, "token %v of %q follows token %v of %q at seq %d", e.Token, string(e.Owner), j.top, string(j.owner), j.topSeq)
 	case e.Token != 0 && e.Token == j.top && e.Owner != j.owner:
-		note(KindOwner, "token %v has the owners %.64q, at seq %d, and %.64q", e.Token, string(j.owner), j.topSeq, string(e.Owner))
+		note(KindOwner, "token %v has the owners %q, at seq %d, and %q", e.Token, string(j.owner), j.topSeq, string(e.Owner))
 	case e.Token != 0 && e.Token == holder.Token && e.Owner != holder.Owner:
-		note(KindOwner, "token %v has the owners %.64q and %.64q, which holds the lease", e.Token, string(e.Owner), string(holder.Owner))
+		note(KindOwner, "token %v has the owners %q and %q, which holds the lease", e.Token, string(e.Owner), string(holder.Owner))
 	}
 	if e.Token > j.top {
 		j.top, j.topSeq, j.owner = e.Token, e.Seq, e.Owner

@@ -121,7 +121,7 @@ func (c *checker) checkHeads(ctx context.Context, s *partition, r *runState, j *
 		kind Kind
 		text string
 	}{
-		{head.ID != r.id || after.ID != r.id, KindHead, problem("the head is that of run %.64q", string(after.ID))},
+		{head.ID != r.id || after.ID != r.id, KindHead, problem("the head is that of run %q", string(after.ID))},
 		{head.LastSeq < 0 || head.Token < 0, KindHead, problem("the last seq is %d and the token %d", head.LastSeq, int64(head.Token))},
 		{after.Token < head.Token, KindToken, problem("the last token fell from %v to %v", head.Token, after.Token)},
 		{after.LastSeq < head.LastSeq, KindSeq, problem("the last seq fell from %d to %d", head.LastSeq, after.LastSeq)},
@@ -169,7 +169,7 @@ func (c *checker) checkHolder(r *runState, head runstore.Run) {
 	h := head.Holder
 	if h.Token == 0 {
 		if h != (runstore.Holder{}) {
-			c.add(r, Finding{Kind: KindHead, Problem: problem("the lease is held by %.64q without a token", string(h.Owner))})
+			c.add(r, Finding{Kind: KindHead, Problem: problem("the lease is held by %q without a token", string(h.Owner))})
 		}
 		return
 	}
@@ -181,7 +181,7 @@ func (c *checker) checkHolder(r *runState, head runstore.Run) {
 		{h.Token != head.Token, KindToken, problem("the lease is held under token %v, and the last token is %v", h.Token, head.Token)},
 		{h.Owner == "", KindOwner, problem("the lease is held under token %v without an owner", h.Token)},
 		{!h.ExpiresAt.Equal(head.ExpiresAt), KindHead, problem("the lease expires at %v and at %v", h.ExpiresAt, head.ExpiresAt)},
-		{h.Former != runstore.EndPreempted && h.Preempted != (runstore.Preempted{}), KindHead, problem("the grant preempted %.64q, and the former grant was %v", string(h.Preempted.From), h.Former)},
+		{h.Former != runstore.EndPreempted && h.Preempted != (runstore.Preempted{}), KindHead, problem("the grant preempted %q, and the former grant was %v", string(h.Preempted.From), h.Former)},
 		{h.RenewedAt.Before(h.GrantedAt), KindClock, problem("the lease was renewed at %v, before the grant at %v", h.RenewedAt, h.GrantedAt)},
 		{h.ProgressedAt.Before(h.GrantedAt), KindClock, problem("the last progress was at %v, before the grant at %v", h.ProgressedAt, h.GrantedAt)},
 	} {
@@ -229,7 +229,7 @@ func (p *recordReader) next(ctx context.Context) (stamps []stamp, err error) {
 		p.done = len(page) == 0
 		for _, rec := range page {
 			if rec.Key <= p.after {
-				p.add(p.run, Finding{Kind: KindRecord, Key: rec.Key, Problem: problem("the key follows the key %.64q", string(p.after))})
+				p.add(p.run, Finding{Kind: KindRecord, Key: rec.Key, Problem: problem("the key follows the key %q", string(p.after))})
 				p.done = true // the next page may be this one again
 				break
 			}

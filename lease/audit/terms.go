@@ -58,6 +58,6 @@ func (c *checker) checkTerms(r *runState, terms []runstore.Term, head, after run
 	case held != (last.End == runstore.EndNone):
 		note(true, KindTerm, "the term of the last token, %v, was %v, and the lease is held under token %v", last.Token, last.End, h.Token)
 	case held && (last.Owner != h.Owner || last.Reactor != h.Reactor):
-		note(true, KindTerm, "the term of token %v is that of %.64q, and the holder is %.64q", last.Token, string(last.Owner), string(h.Owner))
+		note(true, KindTerm, "the term of token %v is that of %q, and the holder is %q", last.Token, string(last.Owner), string(h.Owner))
 	}
 }

@@ -51,9 +51,9 @@ type LostError struct {
 
 // Error implements error.
 func (e *LostError) Error() string {
-	s := fmt.Sprintf("%v: %.64q is %s", ErrLost, e.ID, e.Found)
+	s := fmt.Sprintf("%v: %q is %s", ErrLost, e.ID, e.Found)
 	if e.Owner != "" {
-		s += fmt.Sprintf(", by %.64q", string(e.Owner))
+		s += fmt.Sprintf(", by %q", string(e.Owner))
 	}
 	return s
 }
