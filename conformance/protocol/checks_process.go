@@ -15,7 +15,7 @@ import (
 func processCases() []Case {
 	return []Case{
 		{Group: "process", Check: 83, Name: "second-server-starts", Needs: []Need{NeedSecond}, Run: secondServer,
-			Doc: "A server with the store memory starts although its probe address is taken, and serves."},
+			Doc: "A server with the store memory starts although the default address of probes is taken, and serves."},
 		{Group: "process", Check: 84, Name: "probes", Needs: []Need{NeedProbes}, Run: probes,
 			Doc: "/healthz and /readyz answer 200 with ok, any other path 404."},
 		{Group: "process", Check: 85, Name: "restart-keeps-everything", Needs: []Need{NeedPrivate}, Run: restart,

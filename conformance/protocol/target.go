@@ -43,8 +43,8 @@ type Target struct {
 	Private func(t T) (address string, restart func())
 	// Beside starts another server on the store of the one at Address, for one case.
 	Beside func(t T) (address string)
-	// Second starts another process that serves the store memory with the first process's probe
-	// address, which is in use.
+	// Second starts another process that serves the store memory without an address of probes. The
+	// default one is in use.
 	Second func(t T) (address string)
 	// Replicas starts n servers of the same kind on one empty store. They run until the end of the
 	// case. Their matchers' leases last a few seconds.

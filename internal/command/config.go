@@ -27,7 +27,8 @@ func newConfigCommand() *cobra.Command {
 		Long: `Check the file that serve --config PATH would read, together with the environment, and
 print the configuration: each value with its source, which is the default, FILE:LINE or a
 variable. Without PATH the file is that of ` + configVariable + `, or none. Nothing is
-opened but the file. A store URL is shown without what may be a password.
+opened but the file: neither the store, nor an address, nor the files of certificates,
+principals and the archive. A store URL is shown without what may be a password.
 
 If there are faults, all of them are printed on standard error, one on each line, and
 the exit status is 1. What the keys mean is in docs/serving.md.`,

@@ -151,7 +151,7 @@ serve:
 `)
 	want := serveConfig{
 		security: securityConfig{insecure: true},
-		listen:   "a:1", store: "sqlite:x.db", fence: tape.FenceRequired, waitForLease: true, maxMessageBytes: 4 << 20,
+		listen:   "a:1", probesGiven: true, store: "sqlite:x.db", fence: tape.FenceRequired, waitForLease: true, maxMessageBytes: 4 << 20,
 		limits: tapeserver.Limits{BytesInFlight: 128 << 20, Connections: 1024, Streams: 7}, drain: 500 * time.Millisecond,
 		noMatcher: true, matcherLease: 20 * time.Second, matcherHeartbeat: time.Second, logJSON: true,
 		leaseTTL: map[runstore.Reactor]time.Duration{"agent": 45 * time.Second},

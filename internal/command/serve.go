@@ -18,6 +18,7 @@ import (
 // serveConfig is the configuration of serve from flags, environment and file.
 type serveConfig struct {
 	listen, probes, store string
+	probesGiven           bool   // probes is not the default
 	metrics, ui           string // empty for none
 	fence                 tape.FenceMode
 	waitForLease          bool
@@ -56,7 +57,8 @@ whatever clients and store do. A second signal ends it at once. gRPC's health se
 reflection are served too.
 
 The probes answer from the first moment: /healthz says that the process lives, /readyz that its
-store answers.
+store answers. If they cannot listen on an address that was given, the server does not start; the
+default address may be in use by another server.
 
 An address other than loopback needs TLS (--tls-cert, --tls-key) and authentication (--principals,
 --oidc-issuer). With --insecure it needs neither: every client that can reach it may then read and

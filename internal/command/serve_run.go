@@ -49,6 +49,13 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 	if ui != nil {
 		defer func() { _ = ui.Close() }() // already closed if it was served
 	}
+	probing, err := listenProbes(cfg, log)
+	if err != nil {
+		return err
+	}
+	if probing != nil {
+		defer func() { _ = probing.Close() }() // already closed if it was served
+	}
 	log.Debug("starting", "grpc", lis.Addr().String())
 	started := tapeserver.ServeStarting(lis.(*net.TCPListener), opts)
 	defer started()
@@ -64,7 +71,7 @@ func serve(ctx context.Context, cfg serveConfig, out io.Writer) error {
 		defer func() { _ = cfg.retention.close() }() // nothing is being written
 	}
 	probes := &tapeserver.Probes{}
-	stopProbes := serveProbes(probes, cfg.probes, measures.conns.probes, log)
+	stopProbes := serveProbes(probes, probing, measures.conns.probes, log)
 	defer stopProbes()
 	overdue, cancel := afterEnd(ctx, cfg.drain/16*15) // the rest is for the process to exit
 	defer cancel()
@@ -190,15 +197,27 @@ func closeStore(overdue context.Context, store runstore.RunStore, log *slog.Logg
 	}
 }
 
-// serveProbes serves probes in the background until stop is called. A failure to listen is not
-// fatal: several servers on one host share the default address.
-func serveProbes(probes *tapeserver.Probes, address string, conns *clientlimit.Conns, log *slog.Logger) (stop func()) {
-	if address == "" {
-		return func() {}
+// listenProbes listens on the address of the probes; nil if there are none. Several servers on one host
+// share the default address, so that a failure to listen on it is a warning. At an address that the
+// operator gave, another server would answer for this one.
+func listenProbes(cfg serveConfig, log *slog.Logger) (net.Listener, error) {
+	if cfg.probes == "" {
+		return nil, nil
 	}
-	lis, err := net.Listen("tcp", address)
-	if err != nil {
-		log.Warn("no probes", "healthz-listen", address, "error", err)
+	lis, err := net.Listen("tcp", cfg.probes)
+	switch {
+	case err == nil:
+		return lis, nil
+	case cfg.probesGiven:
+		return nil, fmt.Errorf("--healthz-listen: %w", err)
+	}
+	log.Warn("no probes", "healthz-listen", cfg.probes, "error", err)
+	return nil, nil
+}
+
+// serveProbes serves probes in the background until stop is called.
+func serveProbes(probes *tapeserver.Probes, lis net.Listener, conns *clientlimit.Conns, log *slog.Logger) (stop func()) {
+	if lis == nil {
 		return func() {}
 	}
 	log.Info("probes", "http", lis.Addr().String())

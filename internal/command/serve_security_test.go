@@ -30,7 +30,7 @@ func TestSecuritySettings(t *testing.T) {
 		"--listen=LOCALHOST:1":      "",
 		"--listen=127.9.9.9:1":      "",
 		"--listen=[::1]:1":          "",
-		"--listen=nonsense":         "", // refused when it is listened on
+		"--listen=nonsense":         "it is HOST:PORT",
 		"--listen=:1":               "--listen is no loopback address, and there is no TLS and no authentication: give --tls-cert",
 		"--listen=0.0.0.0:1":        "no TLS and no authentication",
 		"--listen=[::]:1":           "no TLS and no authentication",

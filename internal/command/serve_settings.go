@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,10 +119,10 @@ func (s *settings) resolve() (cfg serveConfig) {
 	for _, source := range serveSources {
 		s.values[source.flag] = s.find(source.flag, source.variable, source.key)
 	}
-	cfg.listen = s.values["listen"].text
-	cfg.probes = s.values["healthz-listen"].text
-	cfg.metrics = s.values["metrics-listen"].text
-	cfg.ui = s.values["ui-listen"].text
+	cfg.listen = s.address("listen")
+	cfg.probes, cfg.probesGiven = s.address("healthz-listen"), s.values["healthz-listen"].given()
+	cfg.metrics = s.address("metrics-listen")
+	cfg.ui = s.address("ui-listen")
 	cfg.store = s.store()
 	cfg.maxMessageBytes = int(s.whole("max-message-bytes"))
 	cfg.limits.BytesInFlight = s.whole("max-bytes-in-flight")
@@ -258,6 +259,23 @@ func (s *settings) store() string {
 		s.refuse(v, "has the unknown scheme %.64q; the schemes are %s", u.Scheme, strings.Join(schemes, ", "))
 	}
 	return address
+}
+
+// address returns the address of a listener, HOST:PORT. All but the one of gRPC may be empty. A host is not
+// looked up.
+func (s *settings) address(flag string) string {
+	v := s.values[flag]
+	if v.text == "" && flag != "listen" {
+		return ""
+	}
+	_, port, err := net.SplitHostPort(v.text)
+	if err == nil && port != "" {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil || port == "" {
+		s.refuse(v, "is %s; it is HOST:PORT, for example %s", quoted(v.text), cmp.Or(s.cmd.Flags().Lookup(flag).DefValue, "127.0.0.1:7880"))
+	}
+	return v.text
 }
 
 // whole returns a setting that is a whole number of at least 1.

@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,12 +64,12 @@ func TestServeSettings(t *testing.T) {
 		{name: "environment", env: env{"TAPE_LISTEN": "a:1", "TAPE_HEALTHZ_LISTEN": "b:2", "TAPE_STORE": ":memory:", "TAPE_FENCE": "required", "TAPE_INSECURE": "true"},
 			want: with(func(c *serveConfig) {
 				c.security.insecure = true
-				c.listen, c.probes, c.store, c.fence = "a:1", "b:2", "memory:", tape.FenceRequired
+				c.listen, c.probes, c.probesGiven, c.store, c.fence = "a:1", "b:2", true, "memory:", tape.FenceRequired
 			})},
 		{name: "flags win", args: "--listen=[::1]:3 --store=x.db --fence=presented", env: env{"TAPE_LISTEN": "a:1", "TAPE_STORE": "memory", "TAPE_FENCE": "required"},
 			want: with(func(c *serveConfig) { c.listen, c.store = "[::1]:3", "sqlite:x.db" })},
-		{name: "probes off by flag", args: "--healthz-listen=", want: with(func(c *serveConfig) { c.probes = "" })},
-		{name: "probes off by variable", env: env{"TAPE_HEALTHZ_LISTEN": ""}, want: with(func(c *serveConfig) { c.probes = "" })},
+		{name: "probes off by flag", args: "--healthz-listen=", want: with(func(c *serveConfig) { c.probes, c.probesGiven = "", true })},
+		{name: "probes off by variable", env: env{"TAPE_HEALTHZ_LISTEN": ""}, want: with(func(c *serveConfig) { c.probes, c.probesGiven = "", true })},
 		{name: "db", args: "--db=x.db", want: with(func(c *serveConfig) { c.store = "sqlite:x.db" })},
 		{name: "db in memory", env: env{"TAPE_DB": ":memory:"}, want: with(func(c *serveConfig) { c.store = "memory:" })},
 		{name: "store wins over db", args: "--db=x.db", env: env{"TAPE_STORE": "y.db"}, want: with(func(c *serveConfig) { c.store = "sqlite:y.db" })},
@@ -185,28 +183,6 @@ func (p *process) client(t *testing.T) tapepb.TapeClient {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return tapepb.NewTapeClient(conn)
-}
-
-func TestTwoServersOnOneProbeAddress(t *testing.T) { // 83, 84
-	t.Parallel()
-	first := start(t, "--store", "memory", "--healthz-listen", "127.0.0.1:0")
-	second := start(t, "--store", "memory", "--healthz-listen", first.probes)
-	if second.probes != "" {
-		t.Errorf("the second server has probes on %s too", second.probes)
-	}
-	for _, p := range []*process{first, second} {
-		if _, err := p.client(t).BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "a"}); err != nil {
-			t.Errorf("BeginRun: %v", err)
-		}
-	}
-	res, err := http.Get("http://" + first.probes + "/readyz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	if body, _ := io.ReadAll(res.Body); res.StatusCode != 200 || string(body) != "ok\n" {
-		t.Errorf("/readyz = %d %q, want 200 ok", res.StatusCode, body)
-	}
 }
 
 func TestSignalsDrain(t *testing.T) {

@@ -24,13 +24,11 @@ import (
 // the harness; see protocol.Execute. second, if not nil, is used as Target.Second.
 //
 // Errors: the server did not start, or did not answer.
-func Execute(ctx context.Context, h conformance.Harness, mode tape.FenceMode, second func(t conformance.T, probes string) string,
+func Execute(ctx context.Context, h conformance.Harness, mode tape.FenceMode, second func(t conformance.T) string,
 	pattern *regexp.Regexp, done func()) (report conformance.Report, err error) {
 	broke, messages := conformance.RunPlain(ctx, "server", func(t conformance.T) {
 		target, s := start(t, h, mode)
-		if second != nil {
-			target.Second = func(t conformance.T) string { return second(t, strings.TrimPrefix(target.Probes, "http://")) }
-		}
+		target.Second = second
 		if report, err = protocol.Execute(t.Context(), target, pattern, done); err != nil {
 			return
 		}
