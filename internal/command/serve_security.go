@@ -3,7 +3,9 @@ package command
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"strconv"
@@ -169,7 +171,7 @@ func (c securityConfig) secure(ctx context.Context, opts *tapeserver.Options) er
 	if c.tls() {
 		store, err := certs.Load(c.files, &certs.Options{MinVersion: c.minTLS, Logger: opts.Logger})
 		if err != nil {
-			return err
+			return c.named(err)
 		}
 		go store.Watch(ctx, opts.Logger)
 		opts.TLS = store
@@ -183,11 +185,28 @@ func (c securityConfig) secure(ctx context.Context, opts *tapeserver.Options) er
 	}
 	checker, err := auth.New(o)
 	if err != nil {
-		return err
+		return c.named(err)
 	}
 	go checker.Watch(ctx, opts.Logger)
 	opts.Auth = checker
 	return nil
+}
+
+// named adds the flag of a file that cannot be read to the error.
+func (c securityConfig) named(err error) error {
+	var unread *fs.PathError
+	if !errors.As(err, &unread) {
+		return err
+	}
+	for _, f := range [][2]string{
+		{"tls-cert", c.files.Cert}, {"tls-key", c.files.Key}, {"tls-client-ca", c.files.ClientCA}, {"tls-client-crl", c.files.ClientCRL},
+		{"principals", c.principals},
+	} {
+		if f[1] == unread.Path {
+			return fmt.Errorf("--%s: %w", f[0], err)
+		}
+	}
+	return err
 }
 
 // shownTLS returns the kind of TLS for the log.

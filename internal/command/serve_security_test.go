@@ -146,3 +146,23 @@ func TestServeWithTLS(t *testing.T) {
 		t.Errorf("log:\n%s", text)
 	}
 }
+
+// A file that cannot be read is named with its flag.
+func TestFilesOfServeAreNamed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ca := certtest.New(t, "ca")
+	cert, key := ca.Server(t).Write(t, dir)
+	none := filepath.Join(dir, "nope")
+	for args, want := range map[string]string{
+		"--principals " + none:                      "--principals: open " + none,
+		"--tls-cert " + none + " --tls-key " + key:  "--tls-cert: open " + none,
+		"--tls-cert " + cert + " --tls-key " + none: "--tls-key: open " + none,
+		"--principals p --tls-client-ca " + none + " --tls-cert " + cert + " --tls-key " + key: "--tls-client-ca: open " + none,
+	} {
+		_, _, err := here(t, "", append([]string{"serve", "--listen", "127.0.0.1:0", "--healthz-listen", "", "--store", "sqlite:" + none + "?create=no"}, strings.Fields(args)...)...)
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 
@@ -51,15 +52,28 @@ func New(opts Options) (*Checker, error) {
 	return c, errors.Join(faults...)
 }
 
+// parse reads the file. A credential that no call could present is a fault; flags are those of tapestore
+// serve.
 func (o Options) parse(files [][]byte) (*Principals, error) {
 	p, err := ParsePrincipals(o.File, files[0])
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case o.Issuer == nil && p.identities():
-		return nil, errors.New(o.File + ": has an oidc_subject or oidc_email, and there is no issuer that could confirm it")
-	case !o.Certificates && p.certificates():
-		return nil, errors.New(o.File + ": has a certificate, and clients present none")
+	}
+	var faults []error
+	refuse := func(kind, flag string) {
+		if at, ok := p.first[kind]; ok {
+			faults = append(faults, fmt.Errorf("%s:%d: %s has %s: give --%s", o.File, at.line, at.name, kind, flag))
+		}
+	}
+	if !o.Certificates {
+		refuse(byCertificate, "tls-client-ca")
+	}
+	if o.Issuer == nil {
+		refuse(bySubject, "oidc-issuer")
+		refuse(byEmail, "oidc-issuer")
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
 	}
 	return p, nil
 }

@@ -367,9 +367,9 @@ func TestFaultsOfOptions(t *testing.T) {
 		want string
 	}{
 		{Options{}, "neither a file of principals nor an issuer"},
-		{Options{File: of("oidc_subject")}, "there is no issuer that could confirm it"},
-		{Options{File: of("oidc_email")}, "there is no issuer that could confirm it"},
-		{Options{File: of("certificate")}, "clients present none"},
+		{Options{File: of("oidc_subject")}, "principals.yaml:2: a has oidc_subject: give --oidc-issuer"},
+		{Options{File: of("oidc_email"), Certificates: true}, "principals.yaml:2: a has oidc_email: give --oidc-issuer"},
+		{Options{File: of("certificate"), Issuer: good}, "principals.yaml:2: a has certificate: give --tls-client-ca"},
 		{Options{File: of("certificate"), Issuer: good, Certificates: true}, ""},
 		{Options{File: filepath.Join(t.TempDir(), "none")}, "no such file"},
 		{Options{Issuer: &Issuer{URL: "https://i"}}, "the audience is missing"},

@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -41,6 +40,14 @@ type Principals struct {
 	salt   [sha256.Size]byte
 	tokens map[[sha256.Size]byte]token // by HMAC of the token's hash
 	others map[credential]*Principal
+	// first is where the file has its first credential of each kind in others.
+	first map[string]place
+}
+
+// place is the line of a credential, and the name of its principal.
+type place struct {
+	line int
+	name string
 }
 
 type token struct {
@@ -75,7 +82,7 @@ var (
 func ParsePrincipals(name string, data []byte) (*Principals, error) {
 	p := &parser{
 		file: name, lines: map[string]int{}, from: map[credential]int{},
-		all: &Principals{tokens: map[[sha256.Size]byte]token{}, others: map[credential]*Principal{}},
+		all: &Principals{tokens: map[[sha256.Size]byte]token{}, others: map[credential]*Principal{}, first: map[string]place{}},
 	}
 	_, _ = rand.Read(p.all.salt[:]) // never fails
 	p.read(data)
@@ -264,6 +271,9 @@ func (p *parser) credential(line int, kind, text string, to *Principal) {
 		return
 	}
 	p.all.others[id] = to
+	if _, ok := p.all.first[kind]; !ok {
+		p.all.first[kind] = place{line, to.Name}
+	}
 }
 
 func (a *Principals) key(hash [sha256.Size]byte) [sha256.Size]byte {
@@ -323,18 +333,4 @@ func (a *Principals) byIdentity(subject, email string, verified bool) (Principal
 		return Principal{}, false
 	}
 	return *found, true
-}
-
-// identities reports whether principals have credentials of an OpenID Connect issuer, and
-// certificates whether they have client certificates.
-func (a *Principals) identities() bool   { return a.has(bySubject) || a.has(byEmail) }
-func (a *Principals) certificates() bool { return a.has(byCertificate) }
-
-func (a *Principals) has(kind string) bool {
-	for c := range maps.Keys(a.others) {
-		if c.kind == kind {
-			return true
-		}
-	}
-	return false
 }
