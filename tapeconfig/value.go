@@ -3,6 +3,7 @@ package tapeconfig
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -74,7 +75,7 @@ func (k kind) problem(n *yaml.Node) string {
 		}
 	case wholeOrNone:
 		if !number || n.Value != "0" && !wholeForm.MatchString(n.Value) {
-			return fmt.Sprintf("is %s; it is a whole number, or 0", form(n))
+			return fmt.Sprintf("is %s; it is a whole number of at least 0", form(n))
 		}
 	case whole:
 		if !number || !wholeForm.MatchString(n.Value) {
@@ -82,7 +83,15 @@ func (k kind) problem(n *yaml.Node) string {
 		}
 	default:
 		if !number || !secondForm.MatchString(n.Value) {
-			return fmt.Sprintf("is %s; it is a number of seconds, for example 10 or 0.5", form(n))
+			least := ""
+			switch {
+			case !number || !strings.HasPrefix(n.Value, "-"):
+			case k == secondsOrNone || k == boundedSecondsOrNone:
+				least = " of at least 0"
+			default:
+				least = fmt.Sprintf(" of at least %v", shortest.Seconds())
+			}
+			return fmt.Sprintf("is %s; it is a number of seconds%s, for example 10 or 0.5", form(n), least)
 		}
 		switch d, ok := parseSeconds(n.Value); {
 		case ok && d == 0 && (k == secondsOrNone || k == boundedSecondsOrNone):

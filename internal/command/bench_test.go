@@ -42,7 +42,7 @@ func TestBenchRefuses(t *testing.T) {
 		"--engine memory --out " + dir:          "is a directory",
 		"--engine memory --out " + dir + "/a/b": "--out:",
 		"--engine memory --format html --out " + dir + "/page.json": "the raw samples beside the page",
-		"compare one": "accepts 2 arg",
+		"compare one": "give B.json",
 		"compare " + dir + "/none " + dir + "/none": "no such file",
 	} {
 		if _, _, err := benchRun(t.Context(), strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {

@@ -48,6 +48,8 @@ func newRoot() *cobra.Command {
 		newUICommand(), newExportCommand(), newImportCommand(), newVerifyCommand(), newRetainCommand(),
 		newMigrateCommand(), newStoreDoctorCommand(), newRunCommand(), newHealthCommand(), newManCommand())
 	completeWords(root)
+	nameArguments(root)
+	addCompletion(root)
 	return root
 }
 

@@ -51,7 +51,7 @@ func TestPrecedence(t *testing.T) {
 		"listen": {"127.0.0.1:7878", "'a:1'", "b:2", "c:3"}, "healthz-listen": {"127.0.0.1:7879", "'a:1'", "b:2", "c:3"},
 		"metrics-listen": {"", "'a:1'", "b:2", "c:3"}, "ui-listen": {"", "'localhost:1'", "127.0.0.1:2", "[::1]:3"},
 		"store": {defaultStore, "a.db", "b.db", "c.db"}, "fence": {"presented", "required", "connection", "presented"},
-		"takeover": {"any", "expired", "any", "expired"}, "max-message-bytes": {"4194304", "1", "2", "3"},
+		"takeover": {"any", "expired", "any", "expired"}, "max-message-bytes": {"4194304", "4096", "4097", "4098"},
 		"max-bytes-in-flight": {"134217728", "1", "2", "3"}, "max-connections": {"1024", "1", "2", "3"}, "max-streams": {"2048", "1", "2", "3"},
 		"max-connections-per-address": {"0", "1", "2", "3"},
 		"drain":                       {"8s", "1.5", "2s", "3s"}, "matcher": {"true", "false", "true", "false"}, "log-level": {"info", "debug", "warn", "error"},

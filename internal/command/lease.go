@@ -257,11 +257,15 @@ func (l *leases) breakLease(cmd *cobra.Command, args []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.store.Close()) }()
 	broken, err := lease.Break(ctx, l.store, req)
+	var above *runstore.StoreBehindError
 	switch {
 	case errors.Is(err, lease.ErrFree):
 		return &exitError{fmt.Errorf("nothing was broken: %w", err), exitRefused}
 	case errors.Is(err, runstore.ErrConflict):
 		return &exitError{fmt.Errorf("the lease was not broken, because the token has moved; see tapestore lease show: %w", err), exitRefused}
+	case errors.As(err, &above):
+		return fmt.Errorf("the lease was not broken: the run has had no token above %v; is --if-token %s mistyped? tapestore lease show prints the token. Otherwise: %w",
+			runstore.Token(above.Known), l.ifToken, err)
 	case err != nil && runstore.OutcomeOf(err) == runstore.NotApplied:
 		return fmt.Errorf("the lease was not broken: %w", err)
 	case err != nil && broken.Token != 0:

@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"errors"
-	"strconv"
 
 	"github.com/spf13/pflag"
 
@@ -46,12 +45,7 @@ func (s *settings) retention() *retention {
 			s.refuse(v, "%s", fault.problem)
 		}
 	}
-	pace := s.values["retain-pace"]
-	n, err := strconv.ParseUint(pace.text, 10, 31)
-	if err != nil {
-		s.refuse(pace, "is %s; it is a whole number, 0 for no limit", quoted(pace.text))
-	}
-	r.pace = float64(n)
+	r.pace = float64(s.whole("retain-pace", 0))
 	if !r.on() {
 		return nil
 	}

@@ -55,7 +55,7 @@ func TestSecuritySettings(t *testing.T) {
 		"--oidc-issuer=http://localhost --oidc-audience=a":                    "",
 		"--oidc-issuer=https://u:s3cret@i --oidc-audience=a":                  "more than a scheme, a host and a path",
 		"--oidc-issuer=https://i --oidc-audience=a --oidc-tenants-claim=t":    "--oidc-tenants-claim needs --oidc-roles-claim",
-		"--max-calls-per-second=-1":                                           "the least is 1",
+		"--max-calls-per-second=-1":                                           "the least is 0",
 		"--listen=:1 --oidc-issuer=https://i/x --oidc-audience=a" + serverTLS: "",
 	} {
 		_, s := resolved(t, "", nil, strings.Fields(args)...)

@@ -124,12 +124,12 @@ func (s *settings) resolve() (cfg serveConfig) {
 	cfg.metrics = s.address("metrics-listen")
 	cfg.ui = s.address("ui-listen")
 	cfg.store = s.store()
-	cfg.maxMessageBytes = int(s.whole("max-message-bytes"))
-	cfg.limits.BytesInFlight = s.whole("max-bytes-in-flight")
-	cfg.limits.Connections = int(s.whole("max-connections"))
-	cfg.limits.Streams = int(s.whole("max-streams"))
-	cfg.limits.ConnectionsPerAddress = int(s.wholeOrNone("max-connections-per-address"))
-	cfg.limits.CallsPerSecond = int(s.wholeOrNone("max-calls-per-second"))
+	cfg.maxMessageBytes = int(s.whole("max-message-bytes", leastMessage))
+	cfg.limits.BytesInFlight = s.whole("max-bytes-in-flight", 1)
+	cfg.limits.Connections = int(s.whole("max-connections", 1))
+	cfg.limits.Streams = int(s.whole("max-streams", 1))
+	cfg.limits.ConnectionsPerAddress = int(s.whole("max-connections-per-address", 0))
+	cfg.limits.CallsPerSecond = int(s.whole("max-calls-per-second", 0))
 
 	switch v := s.values["fence"]; v.text {
 	case tape.FencePresented.String():
@@ -278,27 +278,23 @@ func (s *settings) address(flag string) string {
 	return v.text
 }
 
-// whole returns a setting that is a whole number of at least 1.
-func (s *settings) whole(flag string) int64 {
+// leastMessage is the least of --max-message-bytes. 4 KiB: the ids, the fence and the tool of a request
+// without content have less, so that every run can be read and ended.
+const leastMessage = 4 << 10
+
+// whole returns a setting that is a whole number with a least value.
+func (s *settings) whole(flag string, least int64) int64 {
 	v := s.values[flag]
 	n, err := strconv.ParseInt(v.text, 10, 64)
 	switch {
 	case err != nil:
-		s.refuse(v, "is %s; it is a whole number of at least 1", quoted(v.text))
-	case n < 1:
-		s.refuse(v, "is %d; the least is 1", n)
+		s.refuse(v, "is %s; it is a whole number of at least %d", quoted(v.text), least)
+	case n < least:
+		s.refuse(v, "is %d; the least is %d", n, least)
 	case flag != "max-bytes-in-flight" && int64(int(n)) != n:
 		s.refuse(v, "is %d, which is too large for this machine", n)
 	}
 	return n
-}
-
-// wholeOrNone returns a setting that is a whole number, or 0.
-func (s *settings) wholeOrNone(flag string) int64 {
-	if s.values[flag].text == "0" {
-		return 0
-	}
-	return s.whole(flag)
 }
 
 // matcher returns the TTL and the heartbeat of the leases of shards; 0 for a heartbeat that is not

@@ -90,7 +90,7 @@ func TestServeSettings(t *testing.T) {
 		{name: "no store", args: "--store=", err: "--store is empty"},
 		{name: "no matcher", args: "--matcher=false --matcher-lease=1s", want: with(func(c *serveConfig) { c.noMatcher, c.matcherLease = true, time.Second })},
 		{name: "short lease", args: "--matcher-lease=1ms", err: "--matcher-lease is 1ms; it is from 100ms to 30m"},
-		{name: "no message", args: "--max-message-bytes=0", err: "the least is 1"},
+		{name: "no message", args: "--max-message-bytes=0", err: "the least is 4096"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -113,6 +113,14 @@ func beforeParams(given string) string {
 // secretWords matches arguments that may contain a password.
 var secretWords = regexp.MustCompile(`(?i)@|://|passw|pwd|secret`)
 
+// passwd matches the names of files that a system calls so.
+var passwd = regexp.MustCompile(`^(pwd|passwd)(\.[a-z0-9]+)?$`)
+
+// isFile reports whether a text is the path of a file, and no part of it looks like a URL or a setting.
+func isFile(text string) bool {
+	return !connects(text) && !strings.Contains(text, "?") && (pathBegin.MatchString(text) || pathEnd.MatchString(text) || passwd.MatchString(text))
+}
+
 // hideArguments masks the arguments and settings that may contain a password wherever they appear
 // in a message, in full, quoted or truncated to the 64 bytes that messages of runstore allow:
 // cobra, and flags that expect a name, repeat the rejected value.
@@ -123,7 +131,7 @@ func hideArguments(message string, given []string) string {
 			values = append(values, value)
 		}
 		for _, value := range values {
-			if !secretWords.MatchString(value) {
+			if !secretWords.MatchString(value) || isFile(value) {
 				continue
 			}
 			shown := "***"

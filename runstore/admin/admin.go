@@ -96,18 +96,22 @@ func (r *Report) KeepClosed(check, found, advice string) {
 	*r = append(*r, Finding{Check: check, Status: Warn, Found: found, Advice: advice, KeepClosed: true})
 }
 
+// asRole is the advice on a schema that is not there or not of this program's version: the account of a
+// server often may not change it.
+const asRole = "tapestore migrate --apply, as an account that may change the schema"
+
 // Schema adds the finding of a plan.
 func (r *Report) Schema(p Plan, err error) {
 	switch {
 	case err != nil:
 		r.Fail("schema", err.Error(), "see the message; tapestore migrate shows the same")
 	case p.Program > 0 && p.Version == 0 && len(p.Steps) > 0:
-		r.Fail("schema", p.Holder+" holds no store", "check the URL, or create the store: tapestore migrate --apply")
+		r.Fail("schema", p.Holder+" holds no store", "check the URL, or create the store: "+asRole)
 	case p.Program > 0 && len(p.Steps) > 0:
 		r.Fail("schema", fmt.Sprintf("%s is at version %d, this program needs %d", p.Holder, p.Version, p.Program),
-			"see the steps with tapestore migrate, then tapestore migrate --apply as a role that may change the schema")
+			"see the steps with tapestore migrate, then "+asRole)
 	case len(p.Steps) > 0:
-		r.Fail("schema", fmt.Sprintf("%s lacks: %s", p.Holder, p.Steps[0].Name), "see the steps with tapestore migrate, then tapestore migrate --apply")
+		r.Fail("schema", fmt.Sprintf("%s lacks: %s", p.Holder, p.Steps[0].Name), "see the steps with tapestore migrate, then "+asRole)
 	case p.Program > 0:
 		r.OK("schema", "%s is at version %d, that of this program", p.Holder, p.Version)
 	default:

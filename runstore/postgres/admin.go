@@ -2,11 +2,13 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -97,6 +99,10 @@ func Check(ctx context.Context, config *pgxpool.Config, opts *Options) []admin.F
 		return r
 	}
 	p, err := e.plan(ctx, conn)
+	if server := new(pgconn.PgError); errors.As(err, &server) && server.Code == "42501" { // insufficient_privilege
+		r.Fail("schema", err.Error(), grants)
+		return r
+	}
 	r.Schema(p, err)
 	if err != nil || len(p.Steps) > 0 {
 		return r
@@ -219,6 +225,9 @@ func (e *engine) checkSession(ctx context.Context, conn *pgx.Conn, r *admin.Repo
 // shownPrivileges bounds how many missing privileges a finding names.
 const shownPrivileges = 3
 
+// grants is the advice for a role that lacks privileges.
+const grants = "as the role that migrates: the GRANTs of the section Privileges in runstore/postgres/README.md"
+
 // checkPrivileges checks that this role may do all that serving needs.
 func (e *engine) checkPrivileges(ctx context.Context, conn *pgx.Conn, r *admin.Report) error {
 	rows, err := conn.Query(ctx, e.sql(e.inQuotes(sqlAdminPrivileges)), onceOnly(conn))
@@ -234,7 +243,7 @@ func (e *engine) checkPrivileges(ctx context.Context, conn *pgx.Conn, r *admin.R
 	default:
 		shown := strings.Join(missing[:min(len(missing), shownPrivileges)], "; ")
 		r.Fail("permissions", fmt.Sprintf("the role lacks %d privileges, among them: %s", len(missing), shown),
-			"as the role that migrates: the GRANTs of the section Privileges in runstore/postgres/README.md")
+			grants)
 	}
 	return nil
 }

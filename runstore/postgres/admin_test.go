@@ -40,6 +40,7 @@ func TestCheck(t *testing.T) {
 	}
 	exec(t, conn, "GRANT SELECT ON ALL TABLES IN SCHEMA tapestore TO "+app)
 	want("a role without USAGE", asApp, "schema", admin.Fail, "permission denied")
+	want("a role without USAGE", asApp, "schema", admin.Fail, "the GRANTs of the section Privileges")
 	exec(t, conn, "GRANT USAGE ON SCHEMA tapestore TO "+app)
 	want("a role that may only read", asApp, "permissions", admin.Fail, "DELETE ON tapestore.batches")
 	exec(t, conn, "GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA tapestore TO "+app)

@@ -161,7 +161,7 @@ func (s *engine) check(ctx context.Context, client *database.DatabaseAdminClient
 	found, err := s.describe(ctx, client)
 	switch {
 	case errors.Is(err, errMissing):
-		r.Fail("schema", "there is no database "+s.opts.database(), "check the URL, or create the store: tapestore migrate --apply")
+		r.Fail("schema", "there is no database "+s.opts.database(), "check the URL, or create the store: tapestore migrate --apply, as an account that may create it")
 		return
 	case err != nil:
 		r.Fail("connection", err.Error(), "check the URL, the credentials and the network")
