@@ -31,7 +31,7 @@ func (e *engine) appendMulti(ctx context.Context, groups []*runGroup) {
 	for i, g := range groups {
 		g.leftOut = spoilt || err == nil && !st.applied[i]
 		for _, r := range g.group {
-			r.err = err // also nil: the request may still hold the error of an earlier attempt
+			r.err = err
 		}
 	}
 }

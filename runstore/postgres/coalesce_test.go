@@ -203,14 +203,20 @@ func TestSlowAppendsGiveUpTheirSlots(t *testing.T) {
 	}
 }
 
-// An append at which the engine fails does not fail those of other runs.
-func TestSharedAppendSurvivesAPoisonedOne(t *testing.T) {
-	t.Parallel()
-	address := database(t)
+// poison makes every insert of an event with the payload poison fail.
+func poison(t *testing.T, address string) {
+	t.Helper()
 	conn := connect(t, address)
 	exec(t, conn, `CREATE FUNCTION tapestore.poison() RETURNS trigger LANGUAGE plpgsql AS
 		$$ BEGIN IF new.data = 'poison' THEN RAISE EXCEPTION 'poisoned'; END IF; RETURN new; END $$`)
 	exec(t, conn, `CREATE TRIGGER poison BEFORE INSERT ON tapestore.events FOR EACH ROW EXECUTE FUNCTION tapestore.poison()`)
+}
+
+// An append at which the engine fails does not fail those of other runs.
+func TestSharedAppendSurvivesAPoisonedOne(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	poison(t, address)
 	s := open(t, address)
 	leases := holdMany(t, s, 6)
 	payload := func(i int) string { return []string{"event", "poison"}[min(i%4/3, 1)] } // the fourth

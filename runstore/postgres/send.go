@@ -92,7 +92,7 @@ func (e *engine) sendGroup(ctx context.Context, group []*request) {
 				case err != nil:
 					r.err = err
 				case st.groups == nil:
-					r.result, r.err = answers[i], nil
+					r.result = answers[i]
 				case !st.applied[0]: // one of the merged appends was refused, or is a repeat
 					r.sendAlone = true
 					rest = append(rest, r)
@@ -136,11 +136,15 @@ func resolveContenders(all []*statement, contenders []*request, err error) (rest
 	return rest
 }
 
-// roundTrip runs statements in one round trip and one transaction.
+// roundTrip runs statements in one round trip and one transaction. Every attempt of a request starts here,
+// without the result and the error of the attempt before.
 func (e *engine) roundTrip(ctx context.Context, all []*statement) ([]writeResult, error) {
 	var requests []*request
 	for _, st := range all {
 		requests = append(requests, st.requests...)
+	}
+	for _, r := range requests {
+		r.result, r.err = writeResult{}, nil // those of an earlier attempt
 	}
 	conn, done, err := e.connect(ctx, purposeOf(requests))
 	if err != nil {
