@@ -28,6 +28,9 @@ type ResumeRunRequest struct {
 	// RenewExpired also treats a request without a fence, by the owner of the last grant, as a
 	// heartbeat after that lease has expired, unless another driver has taken it.
 	RenewExpired bool
+	// Former, if presented, is a grant of the caller that has ended. The request is then a late
+	// heartbeat and takes no lease, live or not.
+	Former runstore.Fence
 }
 
 // ResumeRun makes a run RUNNING and grants its lease to the caller, or renews it. It returns the
@@ -38,13 +41,13 @@ type ResumeRunRequest struct {
 //     the same owner name, so the caller gets no grant, and no authority that it did not have. With
 //     RenewExpired the lease need not be live.
 //   - Otherwise it takes the lease, live or not, under a new token.
-//   - A run that has ended is returned unchanged, without a grant. A run that is COMPENSATING stays
-//     so.
+//   - A run that has ended is returned unchanged, without a grant.
+//   - A run that is COMPENSATING stays so.
 //
 // Two round trips, and two more for a heartbeat without a fence.
 //
-// Errors: ErrNoSuchRun; runstore.ErrFenced for a fence that is not current; runstore.ErrLeaseHeld
-// if Takeover does not allow to end the live lease.
+// Errors: ErrNoSuchRun; runstore.ErrFenced for a fence that is not current, and for a former grant of
+// a run without a live lease; runstore.ErrLeaseHeld if Takeover does not allow to end the live lease.
 func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runstore.Lease, error) {
 	if err := checkRun(req.Run); err != nil {
 		return Run{}, runstore.Lease{}, err
@@ -65,6 +68,9 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 		run, err := runOf(head)
 		if err != nil || run.Status.ended() {
 			return run, runstore.Lease{}, err
+		}
+		if !req.Former.IsZero() {
+			return Run{}, runstore.Lease{}, t.refuseFormer(ctx, head, req.Former)
 		}
 		var fence runstore.Fence
 		if req.Takeover != TakeNone {
@@ -96,6 +102,20 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 		lost = err
 	}
 	return Run{}, runstore.Lease{}, lost
+}
+
+// refuseFormer returns why a former grant of a run gets no lease: ErrLeaseHeld for a live lease, else
+// ErrFenced.
+func (t *Tape) refuseFormer(ctx context.Context, head runstore.Run, former runstore.Fence) error {
+	now, err := t.store.Now(ctx)
+	switch {
+	case err != nil:
+		return err
+	case head.Live(now):
+		return &runstore.LeaseHeldError{Holder: head.Holder, Remaining: head.Holder.ExpiresAt.Sub(now)}
+	default:
+		return &runstore.FencedError{Presented: former.Token(), Current: head.Token, Holder: head.Holder}
+	}
 }
 
 // renew extends the grant of f and makes sure that the run is RUNNING.

@@ -26,15 +26,16 @@ import (
 //     holder's owner (tape.Tape.ResumeRun), even a lease that has expired and that no other driver
 //     took: after a pause a process may send a heartbeat before its driver's next write. It moves
 //     no grant. A process that wants the lease calls BeginRun, or sets wait_for_lease.
-//  4. BeginRun and ResumeRun on a connection whose grant was taken over leave a live lease alone,
-//     even of the same owner name: a driver that resumes after its successor has begun does not
-//     take the run back. So a grant that was taken over stays stored, and none is evicted.
+//  4. On a connection whose grant was taken over or broken, ResumeRun without wait_for_lease takes no
+//     lease, live or not: a heartbeat of a replaced driver does not take the run back. BeginRun leaves
+//     a live lease alone there, even of the same owner name, and takes one that is free or expired. So
+//     a grant that was taken over stays stored, and none is evicted.
 //  5. An event of a session names its run by session and invocation. On a connection with that
 //     run's grant the event is appended under the grant, so a driver that was taken over appends
 //     nothing. On any other connection it is appended without a fence: events also come from users,
 //     and before the run begins.
 //  6. A write to a value names no run. On a connection with grants it is made under the latest one
-//     that was not refused as fenced, or under the latest one if all were; on any other connection,
+//     that was not refused, as fenced or because its run was purged, or under the latest one if all were; on any other connection,
 //     without a fence. A process that drives several runs and needs each write under its own run's
 //     grant presents that grant.
 //  7. A write that needs no driver's authority is made without a fence on a connection without a
@@ -111,7 +112,7 @@ type grants struct {
 type storedGrant struct {
 	tape.Grant
 	client string // the client that the grant counts for
-	fenced bool   // the store has refused the grant as fenced
+	fenced bool   // the store has refused the grant as fenced, or its run was purged
 }
 
 // put stores a grant, unless its connection has closed. A late reply does not restore a grant that
@@ -331,13 +332,18 @@ func (s *service) granted(ctx context.Context, lease runstore.Lease, renewed run
 	}
 }
 
-// refused returns the error of a write under a fence. If the store has refused the fence as stale, it
-// marks the grant of the call's connection.
+// refused returns the error of a write under a fence. If the store has refused the fence as stale, or
+// has no such run any longer, it marks the grant of the call's connection.
 func (s *service) refused(ctx context.Context, f runstore.Fence, err error) error {
-	if s.opts.Fence == tape.FenceConnection && !f.IsZero() && errors.Is(err, runstore.ErrFenced) {
+	if s.opts.Fence == tape.FenceConnection && !f.IsZero() && hasEndedGrant(err) {
 		connOf(ctx).grants.fenced(f.Run(), f.Token())
 	}
 	return err
+}
+
+// hasEndedGrant reports whether a write was refused because the grant of its fence has ended.
+func hasEndedGrant(err error) bool {
+	return errors.Is(err, runstore.ErrFenced) || errors.Is(err, tape.ErrNoSuchRun)
 }
 
 // released deletes the grant of a run that has ended or is parked, under the fence of that write.
@@ -373,7 +379,7 @@ func (s *service) orFree(ctx context.Context, run runstore.RunID, req fencedRequ
 // take calls a method that requests a run's lease. A request without a fence is tried under the
 // grant of its connection first, as a heartbeat, unless it waits for the lease: then it must not get the
 // live grant of another caller on the connection. If that grant was taken over, or its run was purged,
-// the request is repeated without the grant and leaves a live lease alone.
+// the request is repeated without the grant: BeginRun leaves a live lease alone, and ResumeRun takes none.
 func (s *service) take(ctx context.Context, run runstore.RunID, req fencedRequest, wait bool, call func(f runstore.Fence, takeover tape.Takeover) error) error {
 	takeover := tape.TakeAny
 	if wait || s.opts.WaitForLease {
@@ -396,7 +402,7 @@ func (s *service) take(ctx context.Context, run runstore.RunID, req fencedReques
 		}
 	}
 	err = s.refused(ctx, f, call(f, takeover))
-	if presented.IsZero() && !f.IsZero() && (errors.Is(err, runstore.ErrFenced) || errors.Is(err, tape.ErrNoSuchRun)) {
+	if presented.IsZero() && !f.IsZero() && hasEndedGrant(err) {
 		err = call(runstore.Fence{}, tape.TakeNone)
 	}
 	return err

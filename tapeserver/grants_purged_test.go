@@ -69,3 +69,26 @@ func TestAPurgedRunOfAnotherTenant(t *testing.T) {
 	_, err = c.BeginRun(as(t.Context(), "a"), req)
 	wantStatus(t, "BeginRun", err, codes.PermissionDenied, "no such run")
 }
+
+// TestValueUnderTheGrantOfAPurgedRun checks that the grant of a purged run, once a write under it was
+// refused, is not presented for values: the connection drives another run.
+func TestValueUnderTheGrantOfAPurgedRun(t *testing.T) {
+	t.Parallel()
+	store := memory.New(nil).Open()
+	c := connections(t, store, tapeserver.Options{})()
+	if _, err := c.BeginRun(t.Context(), beginRequest("kept")); err != nil {
+		t.Fatal(err)
+	}
+	purge(t, store, beginAs(t, c, "A"))
+	write := func() error {
+		_, err := c.WriteValue(t.Context(), &tapepb.WriteValueRequest{Key: "k", ValueJson: "1", IfVersion: -1})
+		return err
+	}
+	wantStatus(t, "WriteValue", write(), codes.NotFound, "no such run")
+	if err := write(); err != nil {
+		t.Errorf("WriteValue after the refusal: %v", err)
+	}
+	if _, err := c.DeleteValue(t.Context(), &tapepb.DeleteValueRequest{Key: "k"}); err != nil {
+		t.Errorf("DeleteValue: %v", err)
+	}
+}

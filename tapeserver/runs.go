@@ -74,6 +74,7 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 	var run tape.Run
 	var lease runstore.Lease
 	var renewed runstore.Token
+	var former runstore.Fence // the connection's grant, once the store has refused it
 	err := s.take(ctx, id, req, req.GetWaitForLease(), func(fence runstore.Fence, takeover tape.Takeover) (err error) {
 		renewed = fence.Token()
 		if req.GetWaitForLease() { // requests its own lease, and must not act as a heartbeat for another process of the same name
@@ -81,8 +82,9 @@ func (s *service) ResumeRun(ctx context.Context, req *tapepb.ResumeRunRequest) (
 		}
 		run, lease, err = s.tape.ResumeRun(ctx, tape.ResumeRunRequest{
 			Run: id, Owner: req.GetLeaseOwner(), Reactor: req.GetReactor(), TTL: s.leaseTTL(req.GetLeaseTtlMs(), cmp.Or(req.GetReactor(), "agent")), Takeover: takeover, Fence: fence,
-			RenewExpired: s.opts.Fence == tape.FenceConnection && !req.GetWaitForLease(),
+			RenewExpired: s.opts.Fence == tape.FenceConnection && !req.GetWaitForLease(), Former: former,
 		})
+		former = fence
 		return err
 	})
 	if err != nil {

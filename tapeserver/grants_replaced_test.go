@@ -1,0 +1,88 @@
+package tapeserver_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/tapestore/tapestore/lease"
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/memory"
+	"github.com/tapestore/tapestore/tapeserver"
+	"github.com/tapestore/tapestore/tapeserver/tapepb"
+)
+
+// TestHeartbeatOfAReplacedDriver checks that the heartbeat of a driver whose grant has ended takes no lease on
+// the driver's own connection, whether the lease is free, has expired or was broken. The driver gets a grant
+// again by BeginRun.
+func TestHeartbeatOfAReplacedDriver(t *testing.T) {
+	t.Parallel()
+	type fixture struct {
+		store *memory.Store
+		next  tapepb.TapeClient // begins the run as B after the lease of A has expired
+		id    string
+	}
+	for _, opts := range []tapeserver.Options{{}, {WaitForLease: true}} {
+		for how, end := range map[string]func(*testing.T, fixture){
+			"parked": func(t *testing.T, f fixture) {
+				beginAs(t, f.next, "B")
+				if r, err := f.next.AwaitSignal(t.Context(), &tapepb.AwaitSignalRequest{RunId: f.id, GateName: "approval"}); err != nil || r.GetDelivered() {
+					t.Fatalf("AwaitSignal = %v, %v", r, err)
+				}
+			},
+			"expired": func(t *testing.T, f fixture) {
+				beginAs(t, f.next, "B")
+				f.store.Advance(61 * time.Second)
+			},
+			"broken": func(t *testing.T, f fixture) {
+				if _, err := lease.Break(t.Context(), f.store.Open(), lease.BreakRequest{Run: runstore.RunID(f.id), Whoever: true, Operator: "ops", Reason: "stop it"}); err != nil {
+					t.Fatal(err)
+				}
+			},
+		} {
+			t.Run(how, func(t *testing.T) {
+				t.Parallel()
+				store := memory.New(nil)
+				connect := connections(t, store.Open(), opts)
+				paused, next, user := connect(), connect(), connect()
+				id := beginAs(t, paused, "A")
+				store.Advance(61 * time.Second)
+				end(t, fixture{store, next, id})
+				before := getRun(t, user, id)
+				for range 2 {
+					_, err := paused.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "A", LeaseTtlMs: 60_000})
+					wantStatus(t, "ResumeRun", err, codes.FailedPrecondition, "fenced")
+					if acts(t.Context(), paused, id, "late") {
+						t.Error("the driver acts after its heartbeat")
+					}
+					_, err = paused.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL})
+					wantStatus(t, "EndRun", err, codes.FailedPrecondition, "fenced")
+				}
+				if after := getRun(t, user, id); after.GetToken() != before.GetToken() || after.GetStatus() != before.GetStatus() {
+					t.Errorf("the driver has changed %v to %v", before, after)
+				}
+				if beginAs(t, paused, "A"); !acts(t.Context(), paused, id, "again") {
+					t.Error("the driver may not act after BeginRun")
+				}
+			})
+		}
+	}
+}
+
+// TestHeartbeatAfterTheEndOfTheRun checks that the driver of a run that another client has cancelled reads
+// the status of the run in the reply to its heartbeat.
+func TestHeartbeatAfterTheEndOfTheRun(t *testing.T) {
+	t.Parallel()
+	connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
+	driver, user := connect(), connect()
+	id := beginAs(t, driver, "A")
+	cancelled := tapepb.RunStatus_RUN_STATUS_CANCELLED
+	if _, err := user.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: id, Status: cancelled}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := driver.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "A", LeaseTtlMs: 60_000})
+	if err != nil || r.GetRun().GetStatus() != cancelled || r.GetGrant() != nil {
+		t.Errorf("ResumeRun = %v, %v; want the run CANCELLED and no grant", r, err)
+	}
+}
