@@ -101,6 +101,17 @@ func (t *Tape) readGate(ctx context.Context, id runstore.RunID, name string) (*g
 	return r, err
 }
 
+// isParked reports whether a run that is WAITING has no signal to consume. One read.
+func (t *Tape) isParked(ctx context.Context, id runstore.RunID) (bool, error) {
+	rec, found, err := t.readRecord(ctx, id, gatesKey)
+	if err != nil || !found {
+		return false, err
+	}
+	var g gates
+	err = decode("the gates of a run", rec.Value, &g)
+	return g.Parked && g.Pending == 0, err
+}
+
 // batch returns a commit that writes the gate as r now has it, guarded by what was read.
 func (r *gateRecords) batch(name string, f runstore.Fence) runstore.Batch {
 	b := guards(r.run.ID, f, runstore.AtVersion(gatesKey, r.version[gatesKey]))

@@ -348,3 +348,42 @@ func TestGateInput(t *testing.T) {
 	}
 	signal(t, tp, r.ID, "g", strings.Repeat("x", tape.MaxSignal))
 }
+
+// TestResumeOfAParkedRun checks that a heartbeat leaves a run parked that has no signal to consume, and takes
+// one that has. BeginRun takes either, and so does ResumeRun that waits for the lease.
+func TestResumeOfAParkedRun(t *testing.T) {
+	t.Parallel()
+	tp, _, _ := newTape(t)
+	r := begin(t, tp, "i")
+	await(t, tp, r.ID, "g")
+	for _, req := range []tape.ResumeRunRequest{
+		{Owner: beginRequest("i").Owner},
+		{Owner: beginRequest("i").Owner, RenewExpired: true},
+		{Owner: "b"},
+		{Owner: "b", Takeover: tape.TakeOwn},
+	} {
+		req.Run = r.ID
+		run, lease, err := tp.ResumeRun(t.Context(), req)
+		if err != nil || run.Status != tape.RunWaiting || lease.Token != 0 {
+			t.Errorf("ResumeRun(%+v): %+v, %+v, %v, want it WAITING without a grant", req, run, lease, err)
+		}
+	}
+	if got := gateState(t, tp, r.ID); got != "3 g" {
+		t.Errorf("the run: %q, want it WAITING", got)
+	}
+	signal(t, tp, r.ID, "other", "yes")
+	run, lease, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: r.ID, Owner: "b"})
+	if err != nil || run.Status != tape.RunRunning || lease.Token <= r.Lease.Token {
+		t.Errorf("ResumeRun after a signal at another gate: %+v, %+v, %v, want it RUNNING under a new grant", run, lease, err)
+	}
+	await(t, tp, r.ID, "other")
+	await(t, tp, r.ID, "g")
+	run, waited, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: r.ID, Owner: "b", Takeover: tape.TakeNone})
+	if err != nil || run.Status != tape.RunRunning || waited.Token <= lease.Token {
+		t.Errorf("ResumeRun that is no heartbeat: %+v, %+v, %v, want it RUNNING under a new grant", run, waited, err)
+	}
+	await(t, tp, r.ID, "g")
+	if again := begin(t, tp, "i"); again.Status != tape.RunRunning || again.Lease.Token <= waited.Token {
+		t.Errorf("BeginRun of a parked run: %+v, want it RUNNING under a new grant", again)
+	}
+}

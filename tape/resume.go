@@ -41,10 +41,12 @@ type ResumeRunRequest struct {
 //     the same owner name, so the caller gets no grant, and no authority that it did not have. With
 //     RenewExpired the lease need not be live.
 //   - Otherwise it takes the lease, live or not, under a new token.
-//   - A run that has ended is returned unchanged, without a grant.
+//   - A run that has ended is returned unchanged, without a grant. So is a run that waits at a gate
+//     and has no signal to consume, because a heartbeat may arrive after the driver has parked the
+//     run. BeginRun takes such a run, and so does ResumeRun with TakeNone, which is no heartbeat.
 //   - A run that is COMPENSATING stays so.
 //
-// Two round trips, and two more for a heartbeat without a fence.
+// Two round trips, two more for a heartbeat without a fence, and one more for a run that is WAITING.
 //
 // Errors: ErrNoSuchRun; runstore.ErrFenced for a fence that is not current, and for a former grant of
 // a run without a live lease; runstore.ErrLeaseHeld if Takeover does not allow to end the live lease.
@@ -71,6 +73,11 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 		}
 		if !req.Former.IsZero() {
 			return Run{}, runstore.Lease{}, t.refuseFormer(ctx, head, req.Former)
+		}
+		if run.Status == RunWaiting && req.Takeover != TakeNone {
+			if parked, err := t.isParked(ctx, req.Run); err != nil || parked {
+				return run, runstore.Lease{}, err
+			}
 		}
 		var fence runstore.Fence
 		if req.Takeover != TakeNone {

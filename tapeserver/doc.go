@@ -32,12 +32,12 @@
 // decompress. Tape's Python plugin then runs an idempotent inline tool, so clients must keep the
 // requests of effects within the limit below.
 //
-// A BeginRun or ResumeRun that presents the current grant continues under it, as a heartbeat.
-// Without a fence BeginRun takes the run over; so does ResumeRun, unless the caller is the owner of
-// the live lease. With the field wait_for_lease (number 1001) a live lease of another owner is left
-// alone: ABORTED, reason LEASE_HELD. So is one whose grant the connection has. ResumeRun with the field
-// and without a fence leaves every live lease alone and renews none: the caller's name may be that of a
-// process that has died.
+// A BeginRun or ResumeRun that presents the current grant continues under it, as a heartbeat. Without
+// a fence BeginRun takes the run over; so does ResumeRun, unless the caller is the owner of the live
+// lease, or the run waits at a gate and has no signal to consume. With the field wait_for_lease
+// (number 1001) a live lease of another owner is left alone: ABORTED, reason LEASE_HELD. So is one
+// whose grant the connection has. ResumeRun with the field and without a fence leaves every live lease
+// alone and renews none: the caller's name may be that of a process that has died.
 //
 // With tape.FenceConnection the server presents, for requests without a fence, the grant that it
 // returned on their connection; see grants.

@@ -86,3 +86,36 @@ func TestHeartbeatAfterTheEndOfTheRun(t *testing.T) {
 		t.Errorf("ResumeRun = %v, %v; want the run CANCELLED and no grant", r, err)
 	}
 }
+
+// TestHeartbeatAfterThePark checks that a heartbeat which arrives after the driver has parked its run leaves
+// the run parked, so that the signal releases the run and a recovery lists it.
+func TestHeartbeatAfterThePark(t *testing.T) {
+	t.Parallel()
+	for _, own := range []bool{true, false} {
+		connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
+		driver, user := connect(), connect()
+		helper := driver
+		if !own {
+			helper = connect()
+		}
+		id := beginAs(t, driver, "A")
+		if r, err := driver.AwaitSignal(t.Context(), &tapepb.AwaitSignalRequest{RunId: id, GateName: "approval"}); err != nil || r.GetDelivered() {
+			t.Fatalf("AwaitSignal = %v, %v", r, err)
+		}
+		r, err := helper.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "A", LeaseTtlMs: 60_000})
+		if err != nil || r.GetRun().GetStatus() != tapepb.RunStatus_RUN_STATUS_WAITING || r.GetGrant() != nil {
+			t.Errorf("own connection %t: ResumeRun = %v, %v; want the run WAITING and no grant", own, r, err)
+		}
+		s, err := user.SendSignal(t.Context(), &tapepb.SendSignalRequest{RunId: id, GateName: "approval", ResolutionJson: "true"})
+		if err != nil || s.GetRunStatus() != tapepb.RunStatus_RUN_STATUS_RUNNABLE {
+			t.Errorf("own connection %t: SendSignal = %v, %v; want the run RUNNABLE", own, s, err)
+		}
+		if l, err := user.ListRunsToRecover(t.Context(), &tapepb.ListRunsToRecoverRequest{}); err != nil || len(l.GetRuns()) != 1 {
+			t.Errorf("own connection %t: runs to recover = %v, %v; want one", own, l, err)
+		}
+		resumed, err := helper.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "A", LeaseTtlMs: 60_000})
+		if err != nil || resumed.GetRun().GetStatus() != tapepb.RunStatus_RUN_STATUS_RUNNING || !acts(t.Context(), helper, id, "k") {
+			t.Errorf("own connection %t: ResumeRun after the signal = %v, %v; want the run RUNNING", own, resumed, err)
+		}
+	}
+}

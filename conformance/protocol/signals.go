@@ -16,6 +16,8 @@ func signalCases() []Case {
 			Doc: "A run that parks while a signal waits at another of its gates can be recovered."},
 		{Group: "T4", Name: "ended-run-is-not-parked", Run: endedIsNotParked,
 			Doc: "AwaitSignal does not park a run that has ended."},
+		{Group: "T4", Name: "late-heartbeat-leaves-a-parked-run", Run: lateHeartbeat,
+			Doc: "A heartbeat that arrives after AwaitSignal has parked the run leaves the run parked, so that its signal releases it."},
 	}
 }
 
@@ -60,4 +62,15 @@ func endedIsNotParked(t T, e *Env) {
 	_, err = e.Try.SendSignal(t.Context(), &tapepb.SendSignalRequest{RunId: id, GateName: "g"})
 	expectStatus(t, "SendSignal to a run that has ended", err, codes.OK, "")
 	expect(t, e.run(t, id).GetStatus() == terminal, "after a signal the run is %v, want it TERMINAL", e.run(t, id))
+}
+
+func lateHeartbeat(t T, e *Env) {
+	id, other := e.begin(t), e.NewProcess(t)
+	require(t, !e.await(t, id, "g").GetDelivered(), "a gate has a signal before one was sent")
+	r, err := other.Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1"})
+	expect(t, err == nil && r.GetRun().GetStatus() == waiting && r.GetGrant() == nil, "the heartbeat is answered %v, %v; want the run WAITING and no grant", r, err)
+	sent := other.signal(t, id, "g", "1")
+	expect(t, sent.GetRunStatus() == runnable && e.listed(t, id, 0) != nil, "SendSignal = %v, and the run is %v; want it RUNNABLE and listed for recovery", sent, e.run(t, id))
+	_, err = e.Bare.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "host:1"})
+	expect(t, err == nil && e.run(t, id).GetStatus() == running, "ResumeRun after the signal: %v, and the run is %v; want it RUNNING", err, e.run(t, id))
 }
