@@ -67,8 +67,9 @@ func (h *Held) Fence() runstore.Fence { return h.Lease().Fence() }
 
 // Trusted reports whether the holder may still rely on its lease, and until when, on the monotonic
 // clock. It reads the clocks at each call, so a process that was stopped gets the right answer even
-// before its timers have fired. False is final once the trusted time has passed or the lease is
-// lost; with Options.Grace, only once the lease is lost.
+// before its timers have fired. False is final once the lease is lost: Done is closed, or the work's
+// context has ended. Before that a renewal may succeed, also one whose reply arrives after the trusted
+// time, and Trusted returns true again.
 //
 // If the wall clock has advanced further than the monotonic clock, by enough to end the trusted
 // time, then the machine was suspended or its wall clock was set. Trusted then returns false and
