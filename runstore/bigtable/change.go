@@ -271,7 +271,7 @@ func (s *engine) load(ctx context.Context, r *cachedRun, n needs) error {
 		r.records = map[runstore.RecordKey]*recordMeta{}
 	}
 	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
-	if n.epoch {
+	if n.epoch && found.stored != nil { // a row without a head has cells of a history that the store has lost
 		r.former, r.terms = cell(found.cells, familyOther, columnFormer), cell(found.cells, familyOther, columnTerms)
 		r.ended = cell(found.cells, familyOther, columnEnded)
 	}

@@ -104,3 +104,27 @@ func lateTerms(t *testing.T, grants int, created bool) {
 		t.Errorf("got %d terms, want %d: %+v", len(after), grants+1, after)
 	}
 }
+
+// A run is created whose row has cells of the history that the store has lost, and no head yet. They are not the
+// run's.
+func TestCreationIgnoresLateTerms(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	old, tbl := openBare(t, table), raw(t, table)
+	survived := snapshot(t, tbl)
+	hold(t, old, "run")
+	takeOver(t, old, "run")
+	late := snapshot(t, tbl)
+	survived.rollBack(t, tbl)
+	s := openBare(t, table)
+	if _, err := s.RaiseEpoch(t.Context(), "failover"); err != nil {
+		t.Fatal(err)
+	}
+	if n := late.put(t, tbl, func(k cellKey) bool { return k.row[0] == 'r' && k.column[0] == 'x' }); n == 0 {
+		t.Fatal("nothing arrives late")
+	}
+	hold(t, openBare(t, table), "run") // under an id of the lost history
+	if terms, err := s.ReadTerms(t.Context(), "run"); err != nil || len(terms) != 1 {
+		t.Errorf("got the terms %+v, %v, want the present one", terms, err)
+	}
+}

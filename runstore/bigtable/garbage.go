@@ -11,10 +11,10 @@ import (
 	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
-// garbageQueue deletes rows that no run names any more, in the background, many in one request. A crash or
-// Close loses what is queued. Scans of queues find the index entries again, the orphan scan the marks, and
-// compaction the pages of the feed's log. Large values stay until their run is purged, rows of cold records until
-// the run's are rewritten or it is purged.
+// garbageQueue deletes rows that no run names any more, in the background, many in one request. A crash loses what is
+// queued, and Close the index entries and pages that wait for readers. Scans of queues find the index entries
+// again, the orphan scan the marks, and compaction the pages of the feed's log. Large values stay until their run
+// is purged, rows of cold records until the run's are rewritten or it is purged.
 type garbageQueue struct {
 	store      *engine
 	wake       wakeSignal
