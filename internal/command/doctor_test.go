@@ -2,7 +2,9 @@ package command
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -101,5 +103,21 @@ func TestDoctorOfBadStores(t *testing.T) {
 	out, _, err := here(t, "", "doctor", "--store", "sqlite:"+file)
 	if err != nil || !slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool { return strings.HasPrefix(l, "ok ") && strings.Contains(l, "journal mode") }) {
 		t.Errorf("as text: got %s, %v", out, err)
+	}
+}
+
+// The example of docs/operating.md has the version of the schema that the doctor prints.
+func TestDoctorOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile(`is at version \d+, that of this program`).FindString(string(page))
+	url := "sqlite:" + filepath.Join(t.TempDir(), "tape.db")
+	openNew(t, url)
+	out, _, err := here(t, "", "doctor", "--store", url)
+	if err != nil || example == "" || !strings.Contains(out, example) {
+		t.Errorf("%v: the page has %q, and the doctor prints\n%s", err, example, out)
 	}
 }

@@ -37,6 +37,17 @@ func TestQuotedCases(t *testing.T) {
 	}
 }
 
+// The number of cases grows: an example of output that has it would be wrong soon.
+func TestPagesDoNotCountCases(t *testing.T) {
+	t.Parallel()
+	form := regexp.MustCompile(`[0-9]+ of [0-9]+ cases`)
+	for _, page := range markdown(t) {
+		if found := form.FindString(read(t, page)); found != "" {
+			t.Errorf("%s counts the cases of the suite: %s", page, found)
+		}
+	}
+}
+
 // Each row of docs/failures.md names what proves it, or says that nothing does.
 func TestFailuresAreProved(t *testing.T) {
 	t.Parallel()

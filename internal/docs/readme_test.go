@@ -29,3 +29,12 @@ func TestReadmeExample(t *testing.T) {
 		t.Errorf("runstore/example_test.go does not contain the example of README.md:\n%s", example)
 	}
 }
+
+// While no version is released, README.md has no command that needs one.
+func TestReadmeNeedsNoRelease(t *testing.T) {
+	t.Parallel()
+	page := read(t, "README.md")
+	if strings.Contains(page, "No version is released yet") && strings.Contains(page, "@latest") {
+		t.Error("README.md says that no version is released, and installs the latest one")
+	}
+}
