@@ -123,7 +123,7 @@ func dialOnce(ctx context.Context, config *pgxpool.Config, opts *Options) (*engi
 		return nil, nil, err
 	}
 	configure(config, e)
-	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	conn, err := e.connectAlone(ctx, config.ConnConfig)
 	if err != nil {
 		return nil, nil, unavailable(ctx, err)
 	}

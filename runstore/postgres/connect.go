@@ -26,6 +26,7 @@ const connectTimeout = 5 * time.Second
 // configure adds the store's session settings and hooks to a pool's configuration.
 func configure(config *pgxpool.Config, e *engine) {
 	c := config.ConnConfig
+	e.hooks = hooksOf(config)
 	keepWarnings(&c.Config)
 	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		// A pooler may acknowledge a cancel request before it has passed the request on.
@@ -69,6 +70,36 @@ func configure(config *pgxpool.Config, e *engine) {
 		}
 		return err
 	}
+}
+
+// connHooks are the hooks with which a pool's configuration has every connection made. A nil hook does
+// nothing.
+type connHooks struct {
+	before func(context.Context, *pgx.ConnConfig) error
+	after  func(context.Context, *pgx.Conn) error
+}
+
+func hooksOf(config *pgxpool.Config) connHooks {
+	return connHooks{before: config.BeforeConnect, after: config.AfterConnect}
+}
+
+// connectAlone makes a connection outside the pool, with the hooks of the caller's configuration, which may
+// set a password that expires or the role. The caller closes it.
+func (e *engine) connectAlone(ctx context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+	config = config.Copy()
+	if e.hooks.before != nil {
+		if err := e.hooks.before(ctx, config); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil || e.hooks.after == nil {
+		return conn, err
+	}
+	if err := e.hooks.after(ctx, conn); err != nil {
+		return nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	}
+	return conn, nil
 }
 
 // errCancelInFlight is returned for a new connection if a cancel request could hit the next caller's

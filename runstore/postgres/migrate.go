@@ -62,7 +62,7 @@ func (e *engine) migrate(ctx context.Context, config *pgx.ConnConfig) error {
 }
 
 func (e *engine) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := e.connectAlone(ctx, config)
 	if err != nil {
 		return notSent{err}
 	}

@@ -30,7 +30,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 	config := pool.Config()
 	e, err := newEngine(opts, int(config.MaxConns))
 	if err == nil {
-		e.pool, e.shared = pool, true
+		e.pool, e.shared, e.hooks = pool, true, hooksOf(config)
 		err = e.setUp(ctx, config.ConnConfig)
 	}
 	if err != nil {

@@ -3,10 +3,13 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/conformance"
@@ -48,6 +51,53 @@ func TestConformanceOverACallersPool(t *testing.T) {
 		"I11/a-closed-store-answers-nothing-else",
 		"I12/payloads-of-any-byte-come-back",
 	)
+}
+
+// The connections of a migration and of wake-ups are made with the hooks of the pool, which may set
+// credentials that expire and the role.
+func TestHooksOfThePoolMakeEveryConnection(t *testing.T) {
+	t.Parallel()
+	for _, shared := range []bool{true, false} {
+		t.Run(fmt.Sprint("shared=", shared), func(t *testing.T) {
+			t.Parallel()
+			address := emptyDatabase(t)
+			config, err := pgxpool.ParseConfig(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			user := config.ConnConfig.User
+			config.ConnConfig.User = "set by the hook"
+			config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { c.User = user; return nil }
+			config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+				_, err := c.Exec(ctx, "SET application_name = 'after connecting'")
+				return err
+			}
+			opts := &postgres.Options{RetryTimeout: patience, StatementTimeout: patience, LockTimeout: patience}
+			var s *postgres.Store
+			if shared {
+				pool, poolErr := pgxpool.NewWithConfig(t.Context(), config)
+				if poolErr != nil {
+					t.Fatal(poolErr)
+				}
+				t.Cleanup(pool.Close)
+				s, err = postgres.New(t.Context(), pool, opts)
+			} else {
+				s, err = postgres.Open(t.Context(), config, opts)
+			}
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			t.Cleanup(func() { _ = s.Close() })
+			if _, err := s.Wakeups(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			got := get[[]string](t, connect(t, address), `SELECT array_agg(DISTINCT application_name) FROM pg_stat_activity
+				WHERE datname = current_database() AND query LIKE 'LISTEN%'`)
+			if want := []string{"after connecting"}; !slices.Equal(got, want) {
+				t.Errorf("sessions that listen: got %q, want %q", got, want)
+			}
+		})
+	}
 }
 
 // The pool stays the caller's: the store closes nothing and changes no session.

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
@@ -198,8 +196,7 @@ func listenPause(last time.Duration, listened bool) time.Duration {
 }
 
 func (n *notifier) listenOnce(ready func()) error {
-	config := n.engine.pool.Config().ConnConfig
-	conn, err := pgx.ConnectConfig(n.ctx, config)
+	conn, err := n.engine.connectAlone(n.ctx, n.engine.pool.Config().ConnConfig)
 	if err != nil {
 		return err
 	}

@@ -49,6 +49,7 @@ var _ interface {
 type engine struct {
 	pool      *pgxpool.Pool
 	shared    bool // the pool is the caller's, see New
+	hooks     connHooks
 	opts      Options
 	clock     localclock.Clock // this process's clock
 	queues    runQueues
