@@ -91,8 +91,8 @@ func purposeOf(requests []*request) purpose {
 }
 
 // boundStatement closes off a connection if the server falls silent: after StatementTimeout and 1
-// s, when the server must have ended the statement, reads and writes fail and the outcome is
-// ambiguous. It is cheaper than another context; the caller's context ends the statement too.
+// s, when the server must have ended the statement if the session has that timeout, reads and writes fail
+// and the outcome is ambiguous. It is cheaper than another context; the caller's context ends the statement too.
 func (e *engine) boundStatement(conn *pgxpool.Conn) (stop func() bool) {
 	raw := conn.Conn().PgConn().Conn()
 	bound := time.AfterFunc(e.opts.StatementTimeout+time.Second, func() {

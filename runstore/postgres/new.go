@@ -16,7 +16,9 @@ import (
 // The store changes no setting of the sessions. What [Open] sets on its own is left to the caller,
 // who knows whether the program's other statements bear it: statement_timeout, lock_timeout,
 // plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off, jit = off.
-// Without the timeouts a write waits for a lock until its context ends. The first use of a
+// Without statement_timeout the server does not end a statement that waits for a lock. The store then cuts
+// the connection, one second after Options.StatementTimeout, and settles the write, which waits for the
+// same lock: if that is held for longer than Options.RetryTimeout, the outcome is unknown. The first use of a
 // connection checks the server and the schema, in one more round trip. If it has to raise the epoch, it may
 // go on for Options.StatementTimeout and one second after the end of the caller's context.
 //

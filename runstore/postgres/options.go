@@ -26,7 +26,9 @@ type Options struct {
 	// may end it earlier.
 	RetryTimeout time.Duration
 	// StatementTimeout and LockTimeout end statements on the server, also for a caller without a
-	// deadline: after 30 and 10 seconds by default. They are not sent through a proxy (see Pooled).
+	// deadline: after 30 and 10 seconds by default. They are not sent through a proxy (see Pooled)
+	// or over a caller's pool (see New). In any case a handle cuts a connection on which a statement
+	// has no answer one second after StatementTimeout.
 	StatementTimeout, LockTimeout time.Duration
 	// Logger receives what no caller gets as an error: a raised epoch, a lost connection for
 	// notifications. Nil means slog.Default.
