@@ -85,7 +85,7 @@ func TestHooksOfThePoolMakeEveryConnection(t *testing.T) {
 				s, err = postgres.Open(t.Context(), config, opts)
 			}
 			if err != nil {
-				t.Fatalf("open: %v", err)
+				t.Fatalf("over connections of the hooks: %v", err)
 			}
 			t.Cleanup(func() { _ = s.Close() })
 			if _, err := s.Wakeups(t.Context()); err != nil {
