@@ -3,7 +3,6 @@ package postgres
 import (
 	"bytes"
 	"context"
-	"crypto/md5"
 	"errors"
 
 	"github.com/jackc/pgx/v5"
@@ -100,7 +99,7 @@ func (e *engine) settleAll(ctx context.Context, requests []*request, whole []byt
 	return nil, forgotten
 }
 
-// codeRefused is the SQLSTATE that tapestore.demand raises when a batch is refused.
+// codeRefused is the SQLSTATE that tapestore.require_applied raises when a batch is refused.
 const codeRefused = "TS001"
 
 // commitAll sends all batches in one round trip, which is one transaction.
@@ -182,7 +181,7 @@ func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*req
 	return done, nil
 }
 
-// explainDetail returns the error of a refused batch, from the detail that tapestore.demand raised.
+// explainDetail returns the error of a refused batch, from the detail that tapestore.require_applied raised.
 func explainDetail(detail string, b runstore.Batch) error {
 	var a writeResult
 	if err := a.fromJSON([]byte(detail), b.Run()); err != nil {
@@ -190,7 +189,7 @@ func explainDetail(detail string, b runstore.Batch) error {
 	}
 	// The detail, which servers log, contains a hash of the grant id instead of the id.
 	f := b.Guards().Fence
-	if hash := md5.Sum([]byte(f.Grant())); string(hash[:]) == string(a.head.Grant) {
+	if bytes.Equal(rules.Former(f.Grant()), []byte(a.head.Grant)) {
 		a.head.Grant = f.Grant()
 	}
 	return a.explain(b.Guards())

@@ -264,3 +264,24 @@ func TestMultiCommitWithTheIDOfAnotherCommit(t *testing.T) {
 		})
 	}
 }
+
+// A commit over several runs that is refused says why also on a server without MD5, as in FIPS mode. A wrong
+// hash of the grant's id would turn the conflict into ErrFenced.
+func TestRefusedMultiCommitWithoutMD5(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s := open(t, address)
+	lease := hold(t, s, "run")
+	exec(t, connect(t, address), `ALTER FUNCTION pg_catalog.md5(bytea) RENAME TO no_md5`) // in this database only
+	stale := lease
+	stale.Grant = "another"
+	if _, err := s.CommitMulti(t.Context(), []runstore.Batch{appending(stale, "zombie")}); !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("under another grant: got %v, want ErrFenced", err)
+	}
+	b := appending(lease, "event")
+	b.Require(runstore.AtVersion("key", 7))
+	if _, err := s.CommitMulti(t.Context(), []runstore.Batch{b}); !errors.Is(err, runstore.ErrConflict) {
+		t.Errorf("at another version of a record: got %v, want ErrConflict", err)
+	}
+	wantJournal(t, s, "run")
+}

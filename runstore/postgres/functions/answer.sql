@@ -39,8 +39,21 @@ BEGIN
 		r, (SELECT store.epoch FROM tapestore.store)));
 END $$;
 
--- demand raises an error if a write was not applied: of a commit over several runs every batch must be
--- applied, or the transaction is rolled back. The error carries the answer of the one that was refused.
+-- require_applied raises an error if a write was not applied: of a commit over several runs every batch must
+-- be applied, or the transaction is rolled back. The error carries the answer of the one that was refused,
+-- with a hash of the grant's id, which is secret, because the log has it.
+CREATE OR REPLACE FUNCTION tapestore.require_applied(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET timezone = 'UTC' SET bytea_output = 'hex' AS $$
+BEGIN
+	IF a.verdict NOT IN (1, 2) THEN
+		RAISE EXCEPTION 'refused' USING ERRCODE = 'TS001',
+			DETAIL = (to_jsonb(a) || jsonb_build_object('grant_id', tapestore.former(a.grant_id)))::text;
+	END IF;
+	RETURN true;
+END $$;
+
+-- demand is what programs up to version 8 call instead of require_applied. They expect an MD5, which a server
+-- in FIPS mode does not compute.
 CREATE OR REPLACE FUNCTION tapestore.demand(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET timezone = 'UTC' SET bytea_output = 'hex' AS $$
 BEGIN

@@ -3,8 +3,8 @@
 -- mode of the protocol. For a request that may make a grant the statement also returns the former
 -- grants, by which package rules explains a refusal.
 --
--- Part: demand, in a transaction of several writes: if this write is refused, tapestore.demand raises
--- an error, which rolls back all.
+-- Part: demand, in a transaction of several writes: if this write is refused, tapestore.require_applied
+-- raises an error, which rolls back all.
 --
 -- $1 to $37 the arguments of tapestore.write, in its order
 SELECT a.*, CASE WHEN $1::smallint IN (1, 2) THEN tapestore.former_grants(op => $1::smallint, run_id => $2::bytea) END
@@ -23,4 +23,4 @@ FROM tapestore.write(op => $1::smallint, run_id => $2::bytea, this_nonce => $3::
 	new_status => $30::integer,
 	set_runnable => $31::boolean, runnable_at => $32::timestamptz, runnable_after => $33::bigint,
 	ends_grant => $34::boolean, purges => $35::boolean, is_unlisted => $36::boolean, one_instant => $37::boolean) a
-WHERE tapestore.demand(a) -- if demand
+WHERE tapestore.require_applied(a) -- if demand
