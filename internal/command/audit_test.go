@@ -73,7 +73,7 @@ func TestAuditCommand(t *testing.T) {
 		"--store " + url + " --max-runs 0": "the least is 1",
 		"--store " + url + " --index runs": "is no index of records",
 		"--store " + path + "-missing.db":  "there is no file",
-		"--store " + url + " what":         "unknown command",
+		"--store " + url + " what":         "takes no arguments",
 		"--store " + url + " --index":      "needs an argument",
 	} {
 		out, _, err := here(t, "", append([]string{"audit"}, strings.Fields(args)...)...)

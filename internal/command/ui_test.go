@@ -170,7 +170,7 @@ func TestUIRefused(t *testing.T) {
 		{"--store " + missing + " --listen 0", "none.db"},
 		{"--store " + missing + " --listen 0 --allow-break", "none.db"},
 		{"--store nothing", "--store"},
-		{"argument", "unknown command"},
+		{"argument", "takes no arguments"},
 	} {
 		out, _, err := here(t, "", append([]string{"ui"}, strings.Fields(c.args)...)...)
 		if err == nil || out != "" || !strings.Contains(err.Error(), c.says) {
