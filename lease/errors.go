@@ -65,7 +65,8 @@ func IsLossOf(err error, l runstore.Lease) bool {
 
 // ReleaseError reports that the work has ended but its lease could not be released. Final writes
 // given to [Held.ReleaseWith] were not applied, unless runstore.OutcomeOf reports an unknown
-// outcome. A lease that was not released ends by expiry or takeover.
+// outcome of the result of [Keeper.Hold]: they may have been applied, for example before a handoff that
+// failed. A lease that was not released ends by expiry or takeover.
 type ReleaseError struct {
 	Run   runstore.RunID
 	Token runstore.Token

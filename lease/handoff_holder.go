@@ -257,7 +257,7 @@ func (h *Held) handOff(ctx context.Context, returned time.Time, final runstore.W
 	if !final.IsZero() && state.doubt == nil {
 		// The stamps of the final writes name the grant under which they were made.
 		req := runstore.RenewRequest{Fence: l.Fence(), TTL: opts.TTL, Writes: final, ID: runstore.NewBatchID()}
-		err := retryBounded(ctx, opts.ReleaseTimeout, l.Run, "store the final writes", func(ctx context.Context) error {
+		err := retryWrite(ctx, opts.ReleaseTimeout, l.Run, "store the final writes", func(ctx context.Context) error {
 			_, err := h.keeper.store.RenewLease(ctx, req)
 			return err
 		})
@@ -267,7 +267,7 @@ func (h *Held) handOff(ctx context.Context, returned time.Time, final runstore.W
 		applied = true
 	}
 	var granted atomic.Pointer[HandedOffError] // a call that was abandoned may still return
-	err = retryBounded(ctx, opts.ReleaseTimeout, l.Run, "hand off lease", func(ctx context.Context) error {
+	err = retryWrite(ctx, opts.ReleaseTimeout, l.Run, "hand off lease", func(ctx context.Context) error {
 		done, err := h.grantSuccessor(ctx)
 		granted.Store(done)
 		return err

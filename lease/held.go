@@ -99,8 +99,10 @@ func (h *Held) Done() <-chan struct{} { return h.over }
 
 // ReleaseWith sets the writes to apply with the release, in one atomic step, once the work has
 // returned with or without an error: for example the last event and the run's status. They replace
-// the writes of an earlier call. They are not applied if the lease was lost, if the work panics, or if
-// the lease was handed off while the work ran.
+// the writes of an earlier call. They are not applied if the lease was lost before, if the work panics, or if
+// the lease was handed off while the work ran. If a successor has requested the lease, they are applied
+// with a renewal before the handoff. If a later step then fails or loses the lease, the result of
+// [Keeper.Hold] matches runstore.ErrUnknownOutcome.
 //
 // Use ReleaseWith to end the run. If the work committed a batch of its own that releases the lease,
 // the next heartbeat would find the lease gone and report it as lost.
@@ -157,9 +159,9 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	granting := h.handing.done != nil || h.handing.doubt != nil
 	h.mu.Unlock()
 	var handed *HandedOffError
-	var notHanded error
+	var notHanded, failed error
+	var applied bool // the final writes are stored
 	if lost == nil && requested && (!abandon || granting) {
-		var applied bool
 		if handed, applied, notHanded = h.handOff(ctx, returned, final); applied {
 			final = runstore.Writes{}
 		}
@@ -174,18 +176,24 @@ func (h *Held) finish(ctx context.Context, err error) error {
 		if h.lostBy(notHanded) {
 			lost = h.lostError(notHanded)
 		} else {
-			err = join(err, h.releaseError(notHanded))
+			failed = h.releaseError(notHanded)
 		}
 	case lost == nil && abandon:
-		err = join(err, h.revoke(ctx))
+		failed = h.revoke(ctx)
 	case lost == nil:
 		if released := h.release(ctx, final); leaseGone(released) {
 			lost = h.lostError(released)
-		} else if released != nil {
-			err = join(err, released)
+		} else {
+			failed = released
 		}
 	case errors.Is(lost, ErrExpired):
 		_ = h.revoke(ctx) // report the loss, not the failed revocation
+	}
+	if applied && (lost != nil || failed != nil) { // alone, these report that the final writes were not applied
+		failed = join(failed, &runstore.OpError{
+			Op: "release lease", Run: h.Lease().Run, Err: runstore.ErrUnknownOutcome,
+			Cause: errors.New("the final writes are stored, but the end of the lease is not confirmed"),
+		})
 	}
 	h.awaitPending(deadline)
 	ended := ErrEnded
@@ -201,11 +209,11 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	case handed != nil:
 		return join(handed, err)
 	case lost == nil || errors.Is(err, lost):
-		return err
+		return join(err, failed)
 	case errors.Is(err, context.Canceled) || err != nil && errors.Is(lost, err):
-		return lost
+		return join(lost, failed)
 	default:
-		return join(lost, err)
+		return join(join(lost, err), failed)
 	}
 }
 

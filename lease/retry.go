@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/internal/pace"
@@ -29,6 +30,35 @@ func retryBounded(ctx context.Context, bound time.Duration, run runstore.RunID, 
 		if err == nil || !transient(err) || errors.Is(err, runstore.ErrForgotten) || time.Until(deadline)-rest < bound/10 || !pace.Pause(ctx, rest) {
 			return err
 		}
+	}
+}
+
+// retryWrite is retryBounded for a call whose effect counts even if its reply is lost: if one attempt has
+// an unknown outcome and the store did not evaluate the last one, the outcome stays unknown.
+func retryWrite(ctx context.Context, bound time.Duration, run runstore.RunID, op string, call func(context.Context) error) error {
+	var unknown atomic.Bool // a call that was abandoned may still return
+	err := retryBounded(ctx, bound, run, op, func(ctx context.Context) error {
+		err := call(ctx)
+		if runstore.OutcomeOf(err) == runstore.Unknown {
+			unknown.Store(true)
+		}
+		return err
+	})
+	if unknown.Load() {
+		err = unresolved(op, run, err)
+	}
+	return err
+}
+
+// unresolved returns err, the answer to the repeat of a request of unknown outcome. It matches
+// runstore.ErrUnknownOutcome if the store did not evaluate the repeat: a server that does not accept the
+// client's credentials, for example, has not looked.
+func unresolved(op string, run runstore.RunID, err error) error {
+	switch runstore.KindOf(err) {
+	case runstore.ErrUnavailable, runstore.ErrClosed, runstore.ErrCorrupt, runstore.ErrInvalid, runstore.ErrUnsupported:
+		return &runstore.OpError{Op: op, Run: run, Err: runstore.ErrUnknownOutcome, Cause: err}
+	default:
+		return err
 	}
 }
 
