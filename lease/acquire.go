@@ -50,8 +50,9 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 // that the writes were applied with the grant.
 //
 // The error matches the store's last answer (runstore.ErrLeaseHeld names the holder) and, if ctx
-// has ended, its cause. If no request got a definite answer, the lease may have been granted; it
-// then expires unused.
+// has ended, its cause. It matches runstore.ErrUnknownOutcome too if an earlier request has an unknown
+// outcome and the store did not evaluate the last one: the lease may have been granted, with the
+// request's writes, and then expires unused.
 func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
 	chosen := req.Grant != ""
 	renamable := !chosen && req.Preempt == "" && req.Writes.IsZero() && runstore.GuardsOf(req.Guards...).Fence.IsZero()
@@ -79,6 +80,10 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 		if ambiguousSince.IsZero() && runstore.OutcomeOf(err) == runstore.Unknown {
 			ambiguousSince = granted.Sent
 		}
+		answer := err
+		if !ambiguousSince.IsZero() {
+			answer = unresolved("acquire lease", req.Run, err)
+		}
 		wait := pace.Jitter(backoff)
 		var held *runstore.LeaseHeldError
 		switch {
@@ -90,10 +95,10 @@ func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Gran
 			// may say so, because a store may repeat a request whose reply it has lost.
 			req.Grant, ambiguousSince = runstore.NewGrantID(), time.Time{}
 		case !transient(err) || !req.Writes.IsZero() && errors.Is(err, runstore.ErrForgotten): // the store could apply the writes again
-			return Granted{}, err
+			return Granted{}, answer
 		}
 		if ctx.Err() != nil || !hints.pause(ctx, wait) || !k.awaitGrace(ctx, &outage, req) {
-			return Granted{}, fmt.Errorf("%w while waiting for a lease; last answer: %w", context.Cause(ctx), err)
+			return Granted{}, fmt.Errorf("%w while waiting for a lease; last answer: %w", context.Cause(ctx), answer)
 		}
 	}
 }

@@ -84,3 +84,52 @@ func TestAcquireRenamesItsGrantWithPauses(t *testing.T) {
 		}
 	})
 }
+
+// An acquisition whose reply is lost keeps its unknown outcome while the store is away. The answer that
+// another holder has the lease is definite.
+func TestAcquireOfUnknownOutcome(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		applied bool
+		then    func(f *fixture, next func() (runstore.Granted, error)) (runstore.Granted, error)
+		ends    bool // with the answer, not with the context
+		want    error
+		outcome runstore.Outcome
+	}{
+		{"the store is away", true, func(*fixture, func() (runstore.Granted, error)) (runstore.Granted, error) {
+			return runstore.Granted{}, unavailable()
+		}, false, runstore.ErrUnavailable, runstore.Unknown},
+		{"the store is closed", true, func(*fixture, func() (runstore.Granted, error)) (runstore.Granted, error) {
+			return runstore.Granted{}, &runstore.OpError{Op: "acquire lease", Run: run, Err: runstore.ErrClosed}
+		}, true, runstore.ErrClosed, runstore.Unknown},
+		{"another holder has the lease", false, func(f *fixture, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+			if f.head().Token == 0 {
+				f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: runstore.MaxTTL})
+			}
+			return next()
+		}, false, runstore.ErrLeaseHeld, runstore.NotApplied},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.acquire = func(_ context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+					if n > 1 {
+						return test.then(f, next)
+					}
+					if test.applied {
+						_, _ = next()
+					}
+					return runstore.Granted{}, replyLost
+				}
+				req := request()
+				req.Writes = writes("begin")
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := f.keeper(nil).Acquire(ctx, req)
+				if runstore.OutcomeOf(err) != test.outcome || !errors.Is(err, test.want) || errors.Is(err, context.DeadlineExceeded) == test.ends {
+					t.Errorf("got %v, want %v, of outcome %v", err, test.want, test.outcome)
+				}
+			})
+		})
+	}
+}
