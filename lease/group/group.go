@@ -201,13 +201,20 @@ func (g *Group) announce(ctx context.Context) {
 	}
 }
 
-// commit commits a batch under an id, and repeats it until its outcome is known or ctx ends.
+// commit commits a batch under an id, and repeats it until its outcome is known or ctx ends. If one attempt
+// has an unknown outcome and the store did not evaluate the last one, the outcome stays unknown.
 func (g *Group) commit(ctx context.Context, b runstore.Batch) (done runstore.Committed, err error) {
 	b.ID = runstore.NewBatchID()
+	unknown := false // the outcome of an attempt
 	err = g.retry(ctx, func(ctx context.Context) error {
 		done, err = g.store.Commit(ctx, b)
+		unknown = unknown || runstore.OutcomeOf(err) == runstore.Unknown
 		return err
 	})
+	kind := runstore.KindOf(err)
+	if unknown && (kind == runstore.ErrUnavailable || kind == runstore.ErrClosed || kind == runstore.ErrCorrupt) {
+		err = &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrUnknownOutcome, Cause: err}
+	}
 	return done, err
 }
 
