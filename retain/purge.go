@@ -115,7 +115,7 @@ func (p *pass) purge(ctx context.Context, c candidate) (done bool, err error) {
 	b.Purge = true
 	for try := 1; ; try++ {
 		if found, err := p.unchanged(ctx, c); err != nil || !found {
-			return try > 1 && err == nil, err // a purge of unknown outcome was applied
+			return try > 1 && err == nil, unresolved(c, try, err) // a purge of unknown outcome was applied
 		}
 		_, err = p.store.Commit(ctx, b)
 		switch {
@@ -126,7 +126,7 @@ func (p *pass) purge(ctx context.Context, c candidate) (done bool, err error) {
 		case errors.Is(err, runstore.ErrConflict):
 			return false, keptError{reason: KeptChanged}
 		case runstore.OutcomeOf(err) == runstore.NotApplied:
-			return false, err
+			return false, unresolved(c, try, err)
 		}
 		if applied, known := p.applied(ctx, c); applied {
 			return true, nil
@@ -134,6 +134,15 @@ func (p *pass) purge(ctx context.Context, c candidate) (done bool, err error) {
 			return false, err
 		}
 	}
+}
+
+// unresolved returns err, the error of a try to purge. After a try of unknown outcome, which may still be
+// applied, the outcome stays unknown, unless the run was found in another state.
+func unresolved(c candidate, try int, err error) error {
+	if err == nil || try == 1 || errors.As(err, new(keptError)) {
+		return err
+	}
+	return &runstore.OpError{Op: "purge", Run: c.Run.ID, Err: runstore.ErrUnknownOutcome, Cause: err}
 }
 
 // applied looks whether a purge of unknown outcome was applied, also after ctx has ended. known is false
