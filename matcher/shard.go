@@ -74,7 +74,7 @@ func (s *shard) turn() (wait time.Duration, err error) {
 		})
 		return err
 	})
-	if runstore.OutcomeOf(err) == runstore.Unknown {
+	if runstore.OutcomeOf(err) == runstore.Unknown || repeated && errors.Is(err, runstore.ErrUnavailable) {
 		return 0, err // the next turn repeats the request
 	}
 	s.grant = ""
