@@ -26,6 +26,7 @@ type needs struct {
 	replays bool                 // the same, but only if the operation reads the run anyway
 	events  bool                 // room in the row for events
 	strict  bool                 // the write is made under a fence: under a strict lease it must not outlive the lease
+	id      bool                 // the request has an id: a copy that an earlier call sent may be under way
 	epoch   bool                 // the store's epoch and the run's former grants: for a grant
 
 	// clock reports whether the decision needs the server's clock.
@@ -60,7 +61,8 @@ type decideFunc func(r *cachedRun, now time.Time) (*edit, error)
 //     this change was applied, and if not decides again.
 //
 // What a handle remembers may be out of date. So write returns an error, or that nothing is left to do, only
-// after a read by this operation; a change that was applied proves itself.
+// after a read by this operation; a change that was applied proves itself. It returns a refusal that only the
+// clock decides, of a request with an id, only after it has given the run another revision (isForTime).
 func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decideFunc) (*edit, error) {
 	r, err := s.runs.acquire(ctx, id)
 	if err != nil {
@@ -117,7 +119,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			fresh, moved = false, r.known // unless another handle wrote first
 			continue
 		}
-		if asked && (errors.Is(err, runstore.ErrLeaseExpired) || errors.Is(err, runstore.ErrNoProgress)) && r.term(err) != late {
+		if asked && isForTime(err) && r.term(err) != late {
 			// Another handle may have renewed the lease between the read of the run and that of the clock.
 			late, fresh = r.term(err), false // it has not if the next read finds the same
 			r.forget()
@@ -126,6 +128,10 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		if (err != nil || e == nil || e.replay) && !fresh {
 			r.forget()
 			continue
+		}
+		var refusal error
+		if n.id && isForTime(err) {
+			e, refusal, err = r.touch(), err, nil
 		}
 		if err != nil || e == nil {
 			return nil, err
@@ -143,7 +149,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		}
 		if asked { // earlier readings are obsolete
 			e.m.DeleteTimestampRange(familyClock, columnClock, 0, bigtable.Time(now))
-			if n.strict && r.head.Strict {
+			if n.strict && r.head.Strict && refusal == nil {
 				// The lease's rest counts from the request, because the reply may have been long under way.
 				e.deadline = askedAt.Add(runstore.FromMicros(r.head.expiry(r.beat)).Sub(now))
 			}
@@ -174,7 +180,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			r.forget()
 			err = s.load(ctx, r, n)
 			switch {
-			case err != nil:
+			case err != nil || refusal != nil: // a refusal is decided again
 			case ambiguous || r.head.remembers(e.head.Rev):
 				swapped, err = s.isApplied(ctx, r.id, e, &r.head)
 				if errors.Is(err, errLongAgo) && r.results != nil && e.resultShows(&r.head) {
@@ -204,7 +210,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		}
 		if swapped {
 			s.noteApplied(r, e)
-			return e, nil
+			return e, refusal
 		}
 		s.garbage.deleteOrphans(orphans...)
 		if t.Left() < 0 {

@@ -138,6 +138,36 @@ var changes = []change{
 	}, true},
 }
 
+// strictWrites append one event under a strict lease.
+var strictWrites = map[string]func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error{
+	"commit": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+		b := appending(l, "late")
+		b.ID = "commit"
+		_, err := s.Commit(ctx, b)
+		return err
+	},
+	"handoff": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+		req := runstore.AcquireRequest{
+			Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "successor", TTL: runstore.MaxTTL, Grant: "handoff"}, Guards: []runstore.Guard{l.Fence()},
+		}
+		req.Writes.Append("test", []byte("late"))
+		_, err := s.AcquireLease(ctx, req)
+		return err
+	},
+	"renewal": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+		req := runstore.RenewRequest{ID: "renewal", Fence: l.Fence(), TTL: runstore.MaxTTL}
+		req.Writes.Append("test", []byte("late"))
+		_, err := s.RenewLease(ctx, req)
+		return err
+	},
+	"release": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
+		req := runstore.ReleaseRequest{Fence: l.Fence()}
+		req.Writes.Append("test", []byte("late"))
+		_, err := s.ReleaseLease(ctx, req)
+		return err
+	},
+}
+
 // shape returns what a reader sees of the run "run" and of the queues, without times
 // and positions.
 func shape(t testing.TB, s *bigtable.Store) string {

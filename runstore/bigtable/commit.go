@@ -54,7 +54,7 @@ func (r result) committed() runstore.Committed {
 // which have rows of their own, cost one request before it.
 func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstore.Committed, err error) {
 	n := needs{keys: keysOf(batch.Guards(), batch.Writes), all: batch.Purge, results: batch.ID != "", clock: strict(batch.Guards().Fence)}
-	n.events, n.strict = len(batch.Events) > 0, true
+	n.events, n.strict, n.id = len(batch.Events) > 0, true, batch.ID != ""
 	e, err := s.write(ctx, batch.Run(), n, func(r *cachedRun, now time.Time) (*edit, error) {
 		if !r.exists() {
 			return nil, runstore.ErrNotFound

@@ -240,34 +240,6 @@ func TestRoomIsKeptForTwoRecords(t *testing.T) {
 	}
 }
 
-// strictWrites append one event under a strict lease.
-var strictWrites = map[string]func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error{
-	"commit": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
-		_, err := s.Commit(ctx, appending(l, "late"))
-		return err
-	},
-	"handoff": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
-		req := runstore.AcquireRequest{
-			Run: l.Run, LeaseSpec: runstore.LeaseSpec{Owner: "successor", TTL: runstore.MaxTTL}, Guards: []runstore.Guard{l.Fence()},
-		}
-		req.Writes.Append("test", []byte("late"))
-		_, err := s.AcquireLease(ctx, req)
-		return err
-	},
-	"renewal": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
-		req := runstore.RenewRequest{ID: "renewal", Fence: l.Fence(), TTL: runstore.MaxTTL}
-		req.Writes.Append("test", []byte("late"))
-		_, err := s.RenewLease(ctx, req)
-		return err
-	},
-	"release": func(ctx context.Context, s *bigtable.Store, l runstore.Lease) error {
-		req := runstore.ReleaseRequest{Fence: l.Fence()}
-		req.Writes.Append("test", []byte("late"))
-		_, err := s.ReleaseLease(ctx, req)
-		return err
-	},
-}
-
 // Under a strict lease a write is not repeated past its end. Whether a copy may still be
 // under way is not known then; one that was never sent is surely not applied.
 func TestStrictWriteEndsWithItsLease(t *testing.T) {

@@ -183,12 +183,19 @@ type mail struct {
 	mu    sync.Mutex
 	armed bool
 	kept  func() (matched bool, err error)
+	then  func() // called once it is kept
 }
 
 func (m *mail) arm() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.armed = true
+}
+
+func (m *mail) disarm() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.armed = false
 }
 
 func (m *mail) through(o *bigtable.Options) {
@@ -207,6 +214,9 @@ func (m *mail) intercept(ctx context.Context, method string, req, reply any, cc 
 		var res bigtablepb.CheckAndMutateRowResponse
 		err := invoke(context.WithoutCancel(ctx), method, copied, &res, cc)
 		return res.PredicateMatched, err
+	}
+	if m.then != nil {
+		m.then()
 	}
 	return status.Error(codes.Unavailable, "lost, as the handle sees it")
 }

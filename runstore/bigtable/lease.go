@@ -108,7 +108,7 @@ func (s *engine) AcquireLease(ctx context.Context, req runstore.AcquireRequest) 
 	guards := runstore.GuardsOf(req.Guards...)
 	n := needs{events: len(req.Writes.Events) > 0, fresh: true, epoch: true, keys: keysOf(guards, req.Writes)}
 	n.replays = !req.Writes.IsZero()
-	n.clock, n.strict = s.expiryDecides(req.Grant, guards.Fence), !guards.Fence.IsZero()
+	n.clock, n.strict, n.id = s.expiryDecides(req.Grant, guards.Fence), !guards.Fence.IsZero(), true
 	_, err = s.write(ctx, req.Run, n, func(r *cachedRun, now time.Time) (*edit, error) {
 		if !r.exists() {
 			return nil, runstore.ErrNotFound
@@ -165,7 +165,7 @@ func (s *engine) expiryDecides(grant runstore.GrantID, consent runstore.Fence) f
 // values first, as [engine.Commit] does.
 func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (renewed runstore.Renewed, err error) {
 	f := req.Fence
-	n := needs{clock: s.stallDecides(req), strict: true, results: req.ID != "", events: len(req.Writes.Events) > 0}
+	n := needs{clock: s.stallDecides(req), strict: true, id: req.ID != "", results: req.ID != "", events: len(req.Writes.Events) > 0}
 	n.keys = keysOf(runstore.Guards{}, req.Writes)
 	_, err = s.write(ctx, f.Run(), n, func(r *cachedRun, now time.Time) (*edit, error) {
 		renewed = runstore.Renewed{} // drop an earlier decision
@@ -216,7 +216,7 @@ func (s *engine) stallDecides(req runstore.RenewRequest) func(r *cachedRun) bool
 // ReleaseLease implements adapter.Core: one conditional mutation.
 func (s *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) (done runstore.Committed, err error) {
 	f, guards := req.Fence, runstore.GuardsOf(req.Guards...)
-	n := needs{keys: keysOf(guards, req.Writes), clock: strict(f), strict: true, events: len(req.Writes.Events) > 0}
+	n := needs{keys: keysOf(guards, req.Writes), clock: strict(f), strict: true, id: true, events: len(req.Writes.Events) > 0}
 	n.replays = !req.Writes.IsZero()
 	e, err := s.write(ctx, f.Run(), n, func(r *cachedRun, now time.Time) (*edit, error) {
 		if !r.exists() {

@@ -2,9 +2,20 @@ package bigtable
 
 import (
 	"context"
+	"errors"
 
 	"github.com/tapestore/tapestore/runstore"
 )
+
+// isForTime reports whether err is a refusal that only the clock decides. The same request may have been allowed
+// at the same revision before, so a copy that an earlier call sent could still be applied there.
+func isForTime(err error) bool {
+	return errors.Is(err, runstore.ErrLeaseExpired) || errors.Is(err, runstore.ErrNoProgress)
+}
+
+// touch returns a change that gives the run another revision and nothing else. Once it is applied, no change that
+// was decided on the former revision can be, whichever handle sent it.
+func (r *cachedRun) touch() *edit { return newEdit(r, runstore.FromMicros(r.head.Time)) }
 
 // isApplied reports whether a change was applied, by a head that was read after it was sent. If the head has
 // too many later revisions to show that, the journal does: its events have the nonces of their writes for as

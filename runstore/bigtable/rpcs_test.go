@@ -221,6 +221,7 @@ func costs(t *testing.T, s, other *bigtable.Store) []cost {
 			return err
 		}},
 		{"renew without progress", rpcs(clock, reads, clock), runstore.ErrNoProgress, renew(stalled, "", runstore.Writes{})},
+		{"renew without progress, with an id", rpcs(reads, clock, reads, clock, swaps), runstore.ErrNoProgress, renew(stalled, "stalled", runstore.Writes{Status: new(runstore.Status)})},
 		{"renew with writes after that", rpcs(swaps), nil, renew(stalled, "", event)},
 		{"renew a lost lease", rpcs(swaps, reads), runstore.ErrFenced, renew(dead, "", runstore.Writes{})},
 		{"release with writes", rpcs(swaps), nil, release},
