@@ -200,12 +200,16 @@ func (t *Tape) lastSeqs(ctx context.Context) (map[runstore.RunID]runstore.Seq, e
 	}
 }
 
+// feedIdle is 100 pauses of 100 ms: no store shows an event later than that.
+const feedIdle = 100
+
 // feedEndAfter returns a position of the feed up to which it has shown the given events, one for each
 // run. It drops a run that was purged meanwhile, and may have been created anew. One pause follows the
-// read of at most MaxPage heads, those of other runs than before. It does not wait for events that a
-// damaged part of the feed may hide.
+// read of at most MaxPage heads, those of other runs than before. Events that a damaged part of the feed
+// may hide are waited for until the feed has shown nothing for feedIdle pauses.
 func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstore.Seq, waiting func(int)) (end runstore.Position, err error) {
 	var damaged error
+	idle := 0
 	for len(last) > 0 {
 		page, err := t.store.ReadFeed(ctx, runstore.FeedQuery{After: end, Limit: runstore.MaxPage})
 		if err != nil {
@@ -221,8 +225,10 @@ func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstor
 			}
 		}
 		if len(page) > 0 || len(last) == 0 {
+			idle = 0
 			continue
 		}
+		idle++
 		reads := 0
 		for id, seq := range last { // in another order each time
 			if reads++; reads > runstore.MaxPage {
@@ -239,7 +245,7 @@ func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstor
 		switch {
 		case len(last) == 0:
 			return end, nil
-		case damaged != nil:
+		case damaged != nil && idle > feedIdle:
 			return 0, fmt.Errorf("the feed does not show the last events of %d runs, and is damaged %w", len(last), damaged)
 		}
 		if waiting(len(last)); !pacing.Pause(ctx, 100*time.Millisecond) {

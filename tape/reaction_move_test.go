@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -319,17 +320,19 @@ func (s namelessEvents) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]r
 // The end of a feed that is damaged where it has a run's last event is an error: there is nothing to wait for.
 func TestFeedEndOfADamagedFeed(t *testing.T) {
 	t.Parallel()
-	s := namelessEvents{memory.New(nil).Open()}
-	t.Cleanup(func() { _ = s.Close() })
-	spec := runstore.RunSpec{ID: "run"}
-	spec.Writes.Append("test", nil)
-	if _, err := s.CreateRun(t.Context(), spec); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	_, err := tape.New(s, nil).FeedEnd(ctx, func(int) { cancel() })
-	if !errors.Is(err, runstore.ErrCorrupt) || !strings.Contains(err.Error(), "position 1:") {
-		t.Errorf("got %v, want ErrCorrupt at position 1", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := namelessEvents{memory.New(nil).Open()}
+		defer func() { _ = s.Close() }()
+		spec := runstore.RunSpec{ID: "run"}
+		spec.Writes.Append("test", nil)
+		if _, err := s.CreateRun(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err := tape.New(s, nil).FeedEnd(ctx, func(int) {})
+		if !errors.Is(err, runstore.ErrCorrupt) || !strings.Contains(err.Error(), "position 1:") {
+			t.Errorf("got %v, want ErrCorrupt at position 1", err)
+		}
+	})
 }

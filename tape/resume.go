@@ -29,7 +29,7 @@ type ResumeRunRequest struct {
 	// heartbeat after that lease has expired, unless another driver has taken it.
 	RenewExpired bool
 	// Former, if presented, is a grant of the caller that has ended. The request is then a late
-	// heartbeat and takes no lease, live or not.
+	// heartbeat: after a later grant of the run it takes no lease, live or not.
 	Former runstore.Fence
 }
 
@@ -71,10 +71,11 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 		if err != nil || run.Status.ended() {
 			return run, runstore.Lease{}, err
 		}
-		if !req.Former.IsZero() {
+		late := !req.Former.IsZero()
+		if late && head.Token != req.Former.Token() {
 			return Run{}, runstore.Lease{}, t.refuseFormer(ctx, head, req.Former)
 		}
-		if run.Status == RunWaiting && req.Takeover != TakeNone {
+		if run.Status == RunWaiting && (late || req.Takeover != TakeNone) {
 			if parked, err := t.isParked(ctx, req.Run); err != nil || parked {
 				return run, runstore.Lease{}, err
 			}

@@ -128,7 +128,6 @@ type conn struct {
 	replies map[*hold]struct{} // the holds of replies that the client has not taken
 	ending  map[*call]struct{} // the calls whose handlers have ended before the client had taken their messages
 	grants  grants
-	claims  claims
 }
 
 // unread is the state of a call's messages; guarded by conn.mu.

@@ -41,7 +41,6 @@ func (s *service) ClaimEffectDispatch(ctx context.Context, req *tapepb.ClaimEffe
 	}
 	if acquired {
 		response.Generation = e.Claims
-		s.claimed(ctx, effectWork(id, req.GetIdempotencyKey()), e.Claims)
 	}
 	return response, nil
 }
@@ -52,16 +51,13 @@ func (s *service) RecordDispatchAttempt(ctx context.Context, req *tapepb.RecordD
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	work := effectWork(id, req.GetIdempotencyKey())
-	claim := s.generation(ctx, work, req.GetClaimGeneration())
 	e, err := s.tape.RecordDispatchAttempt(ctx, tape.DispatchReport{
-		Run: id, Key: req.GetIdempotencyKey(), Claim: claim,
+		Run: id, Key: req.GetIdempotencyKey(), Claim: req.GetClaimGeneration(),
 		Error: req.GetError(), Next: clockOf(req.GetNextDispatchAtMs()), Fence: fence,
 	})
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	s.reported(ctx, work, claim, e.Claims)
 	return effectRecord(e), nil
 }
 

@@ -119,3 +119,32 @@ func TestHeartbeatAfterThePark(t *testing.T) {
 		}
 	}
 }
+
+// TestResumeOfARunThatWasParkedOverAnotherConnection checks that a driver resumes its run on its own connection
+// after a helper has parked it under the driver's grant, over another connection: no later grant exists.
+func TestResumeOfARunThatWasParkedOverAnotherConnection(t *testing.T) {
+	t.Parallel()
+	connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
+	driver, helper := connect(), connect()
+	begun, err := driver.BeginRun(t.Context(), &tapepb.BeginRunRequest{AppName: "a", InvocationId: "i", LeaseOwner: "A", LeaseTtlMs: 60_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, g := begun.GetRunId(), begun.GetGrant()
+	fence := &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId()}
+	if _, err := helper.AwaitSignal(t.Context(), &tapepb.AwaitSignalRequest{RunId: id, GateName: "g", Fence: fence}); err != nil {
+		t.Fatal(err)
+	}
+	resume := func() (*tapepb.ResumeRunResponse, error) {
+		return driver.ResumeRun(t.Context(), &tapepb.ResumeRunRequest{RunId: id, LeaseOwner: "A", LeaseTtlMs: 60_000})
+	}
+	if r, err := resume(); err != nil || r.GetRun().GetStatus() != tapepb.RunStatus_RUN_STATUS_WAITING || r.GetGrant() != nil {
+		t.Errorf("ResumeRun before the signal = %v, %v; want the run WAITING and no grant", r, err)
+	}
+	if _, err := helper.SendSignal(t.Context(), &tapepb.SendSignalRequest{RunId: id, GateName: "g", ResolutionJson: "true"}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := resume(); err != nil || r.GetGrant() == nil {
+		t.Errorf("ResumeRun after the signal = %v, %v; want a grant", r, err)
+	}
+}

@@ -72,7 +72,6 @@ func (s *service) ClaimObligation(ctx context.Context, req *tapepb.ClaimObligati
 	}
 	if claim.Acquired {
 		response.Generation = claim.Obligation.Claims
-		s.claimed(ctx, obligationWork(id, req.GetObligationSeq()), claim.Obligation.Claims)
 	}
 	return response, nil
 }
@@ -83,10 +82,9 @@ func (s *service) RecordObligationAttempt(ctx context.Context, req *tapepb.Recor
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	work := obligationWork(id, req.GetObligationSeq())
 	attempt := tape.ObligationAttempt{
 		Run: id, Seq: runstore.Seq(req.GetObligationSeq()), Error: req.GetError(),
-		Generation: s.generation(ctx, work, req.GetClaimGeneration()), Fence: fence,
+		Generation: req.GetClaimGeneration(), Fence: fence,
 	}
 	if ms := req.GetNextAttemptAtMs(); ms > 0 {
 		attempt.Next = time.UnixMilli(ms)
@@ -95,7 +93,6 @@ func (s *service) RecordObligationAttempt(ctx context.Context, req *tapepb.Recor
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	s.reported(ctx, work, attempt.Generation, o.Claims)
 	return obligationRecord(o), nil
 }
 
