@@ -144,16 +144,9 @@ func CollectGarbage(ctx context.Context, s *Store) error {
 
 // EmptyGarbage deletes now what would be deleted in the background, sooner or later.
 func EmptyGarbage(ctx context.Context, s *Store) {
-	DeleteAfter(ctx, s, time.Hour)
-}
-
-// DeleteAfter deletes now what would be deleted in the background by a time from now.
-func DeleteAfter(ctx context.Context, s *Store, d time.Duration) {
 	s.engine.garbage.mu.Lock()
-	for _, all := range [][]garbageRow{s.engine.garbage.waiting, s.engine.garbage.lagging} {
-		for i := range all {
-			all[i].since = all[i].since.Add(-d)
-		}
+	for i := range s.engine.garbage.waiting {
+		s.engine.garbage.waiting[i].since = localclock.Reading{}
 	}
 	s.engine.garbage.mu.Unlock()
 	s.engine.garbage.expireGrace()
@@ -162,7 +155,7 @@ func DeleteAfter(ctx context.Context, s *Store, d time.Duration) {
 
 // AgeGarbage makes what a handle is to delete look as if it had been found long ago.
 func AgeGarbage(s *Store) {
-	for _, all := range [][]garbageRow{s.engine.garbage.ready, s.engine.garbage.waiting, s.engine.garbage.lagging} {
+	for _, all := range [][]garbageRow{s.engine.garbage.ready, s.engine.garbage.waiting} {
 		for i := range all {
 			if !all[i].at.IsZero() {
 				all[i].at = all[i].at.Add(-time.Hour)
@@ -271,7 +264,7 @@ func DropTombstones(ctx context.Context, s *Store) error {
 	var all []mutation
 	last := ""
 	var keys []string
-	for _, g := range s.engine.garbage.lagging {
+	for _, g := range s.engine.garbage.ready {
 		if !g.at.IsZero() {
 			keys = append(keys, g.key)
 		}

@@ -23,13 +23,12 @@ type garbageQueue struct {
 	mu      sync.Mutex
 	ready   []garbageRow // no reader needs them
 	waiting []garbageRow // index entries and pages of the feed's log, which readers may still need; the oldest first
-	lagging []garbageRow // large values and cold records, which other clusters may still need; the oldest first
 }
 
 // garbageRow is a row that a head, as observed, does not name any more, or that no head can name.
 type garbageRow struct {
 	observation
-	since localclock.Reading // when it began to wait for readerGrace or replicationGrace
+	since localclock.Reading // when it began to wait for readerGrace
 	key   string             // or empty
 	to    string             // the key of an entry of a runnable run that is to be written first, or empty
 }
@@ -116,31 +115,21 @@ const (
 	readerGrace = 2 * maxScanTime
 )
 
-// replicationGrace is how long large values and cold rows stay that a write has replaced. Rows are replicated one by
-// one: a cluster that has the deletion and lacks the write has a head that names them, and is failed over to. Two
-// minutes: many times the usual delay of replication.
-const replicationGrace = 2 * time.Minute
-
 func newGarbageQueue(s *engine) *garbageQueue {
 	return &garbageQueue{store: s, wake: newWakeSignal(), perRequest: maxMutations}
 }
 
 // deleteLater queues the rows that nothing names after a change: index entries and pages of the feed's log
-// wait for readerGrace first, large values and cold rows for replicationGrace unless too many wait.
+// wait for readerGrace first.
 func (w *garbageQueue) deleteLater(when observation, keys []string) {
 	var soon []garbageRow
 	w.mu.Lock()
 	for _, g := range rowsOf(when, keys) {
-		g.since = w.store.clock.local.Read()
-		switch kind := g.key[:1]; {
-		case kind == kindIndex || kind == kindLog:
-			if len(w.waiting) < maxGarbage {
-				w.waiting = append(w.waiting, g)
-			}
-		case (kind == kindPack || kind == kindCold) && len(w.lagging) < maxGarbage:
-			w.lagging = append(w.lagging, g)
-		default:
+		if kind := g.key[:1]; kind != kindIndex && kind != kindLog {
 			soon = append(soon, g)
+		} else if len(w.waiting) < maxGarbage {
+			g.since = w.store.clock.local.Read()
+			w.waiting = append(w.waiting, g)
 		}
 	}
 	w.mu.Unlock()
@@ -161,22 +150,16 @@ func (w *garbageQueue) deleteSoon(all []garbageRow) {
 	w.wake.send()
 }
 
-// expireGrace makes the rows ready that have waited for readerGrace or replicationGrace.
+// expireGrace makes the rows ready that have waited for readerGrace.
 func (w *garbageQueue) expireGrace() {
-	w.expire(&w.waiting, readerGrace)
-	w.expire(&w.lagging, replicationGrace)
-}
-
-// expire makes the rows of a list ready that have waited for longer than grace.
-func (w *garbageQueue) expire(list *[]garbageRow, grace time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
-	for n < len(*list) && w.store.clock.local.Since((*list)[n].since) > grace {
+	for n < len(w.waiting) && w.store.clock.local.Since(w.waiting[n].since) > readerGrace {
+		w.ready = append(w.ready, w.waiting[n])
 		n++
 	}
-	w.ready = append(w.ready, (*list)[:n]...)
-	*list = slices.Clone((*list)[n:])
+	w.waiting = slices.Clone(w.waiting[n:])
 }
 
 // work runs until the handle is closed.
@@ -191,7 +174,6 @@ func (w *garbageQueue) work() {
 		case <-w.store.draining:
 			ctx, cancel := context.WithTimeout(w.store.stopped, w.store.closeGrace)
 			defer cancel()
-			w.expire(&w.lagging, -1) // or they would stay until their runs are purged
 			w.deleteReady(ctx)
 			return
 		}

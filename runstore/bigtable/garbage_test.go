@@ -2,11 +2,8 @@ package bigtable_test
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	client "cloud.google.com/go/bigtable"
 
@@ -254,8 +251,8 @@ func TestDeletionsShareARequest(t *testing.T) {
 		do   func()
 		want []string
 	}{
-		{"before the rows have waited", func() { bigtable.DeleteAfter(t.Context(), s, 0) }, nil},
-		{"large values and index entries", func() {
+		{"large values", func() { bigtable.DeleteGarbage(t.Context(), s) }, []string{writes}},
+		{"index entries", func() {
 			bigtable.AgeGarbage(s)
 			bigtable.EmptyGarbage(t.Context(), s)
 		}, []string{reads, writes}},
@@ -266,58 +263,5 @@ func TestDeletionsShareARequest(t *testing.T) {
 	}
 	if values, entries := len(keys(t, tbl, "d")), len(keys(t, tbl, "i")); values != 1 || entries != 2 {
 		t.Errorf("%d large values and %d entries remain, want one, and two: the record's and the run's", values, entries)
-	}
-}
-
-// Deletions of large values and cold rows that a write has replaced are not replicated before that write: a cluster that
-// lacks the write, and is failed over to, has the rows that its head names.
-func TestReplacedRowsStayUntilOtherClustersHaveTheHead(t *testing.T) {
-	t.Parallel()
-	for _, what := range []string{"a rewriting", "a large value"} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			table := newTable(t)
-			s, tbl := openBare(t, table, cool), raw(t, table)
-			hold(t, s, "run")
-			all, prefix := kept{}, "d"
-			if what == "a large value" {
-				edit(t, s, all, "a/00000", strings.Repeat("x", 20<<10))
-			} else {
-				prefix = "k"
-				for _, value := range []string{"one", "two"} {
-					for i := range 60 {
-						edit(t, s, all, fmt.Sprintf("a/%05d", i), value)
-					}
-					relieve(t, s)
-				}
-			}
-			bigtable.EmptyGarbage(t.Context(), s)
-			was := keys(t, tbl, prefix)
-			if what == "a large value" {
-				edit(t, s, all, "a/00000", "small")
-			} else if _, err := bigtable.Rewrite(t.Context(), s, "run"); err != nil {
-				t.Fatal(err)
-			}
-			missing := func() (n int) {
-				there := map[string]bool{}
-				for _, key := range keys(t, tbl, prefix) {
-					there[key] = true
-				}
-				for _, key := range was {
-					if !there[key] {
-						n++
-					}
-				}
-				return n
-			}
-			bigtable.DeleteAfter(t.Context(), s, 110*time.Second)
-			if n := missing(); n > 0 {
-				t.Errorf("%d of %d rows are gone before other clusters can have the head", n, len(was))
-			}
-			bigtable.DeleteAfter(t.Context(), s, 20*time.Second)
-			if n := missing(); n == 0 {
-				t.Error("no rows are gone after that")
-			}
-		})
 	}
 }
