@@ -184,3 +184,51 @@ func TestRewritingWaitsForLateRows(t *testing.T) {
 		})
 	}
 }
+
+// A handle that has not read the epoch of a raise by another one does not rewrite the cold rows of a run either.
+func TestRewritingByAHandleThatMissedTheRaise(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table, cool), raw(t, table)
+	hold(t, s, "run")
+	fill := func(prefix string) {
+		edit(t, s, kept{}, prefix+"/00000", "value")
+		for i := range 60 {
+			edit(t, s, kept{}, fmt.Sprintf("%s/%d", prefix, i), "value")
+		}
+		relieve(t, s)
+	}
+	fill("a")
+	fresh, arrive := withoutColdRows(t, openBare(t, table), func() *bigtable.Store { return openBare(t, table) }, tbl, nil)
+	commit(t, fresh, signal("run", "the first write of the epoch"))
+	fill("b")
+	if err := bigtable.MoveRecords(t.Context(), s, "run", true); err != nil {
+		t.Fatal(err)
+	}
+	arrive()
+	if _, there := valueOf(t, openBare(t, table), "a/00000"); !there {
+		t.Error("all rows have arrived, and the record is not there")
+	}
+}
+
+// The cold rows of a run that was created after a raise are rewritten as ever: none can arrive late.
+func TestRewritingOfARunFromAfterTheRaise(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+		t.Fatal(err)
+	}
+	hold(t, s, "run")
+	for round := range 8 {
+		for i := range 60 {
+			edit(t, s, kept{}, fmt.Sprintf("a/%05d", i), fmt.Sprint("round ", round))
+		}
+		if err := bigtable.MoveRecords(t.Context(), s, "run", false); err != nil {
+			t.Fatal(err)
+		}
+		if rows, records, err := bigtable.RowsOfMoves(t.Context(), s, "run"); err != nil || rows > 4*records {
+			t.Fatalf("round %d: %v, the moves have written %d rows of %d records", round, err, rows, records)
+		}
+	}
+}

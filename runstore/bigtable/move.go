@@ -37,7 +37,8 @@ const (
 	// are fewer than half of the rows. As many rows that later moves have replaced, and twice as many as there are
 	// records, have them rewritten too: a handle reads the digests of these rows with the others.
 	maxTombstones = 1000
-	// lateRows is how long no cold rows are rewritten after a raise of the epoch, unless the list has maxLateMoves.
+	// lateRows is how long the cold rows of a run from before a raise of the epoch are not rewritten after it, unless
+	// the list has maxLateMoves.
 	// A day: most outages of a cluster are shorter. 16,384: 256 KiB of the row.
 	lateRows     = 24 * time.Hour
 	maxLateMoves = 1 << 14
@@ -196,17 +197,23 @@ func (s *engine) moveRecords(ctx context.Context, r *cachedRun, t *outcome.Backo
 func (c *moveList) isLong(most int64) bool { return int64(len(c.moves)) > max(most, 2*c.Left) }
 
 // awaitsRows reports whether a rewriting waits for rows that a failover may have left behind: what arrives after it
-// does not count.
-func (s *engine) awaitsRows(c *moveList) bool {
-	now, _ := s.clock.estimate()
+// does not count. A handle that has not read the epoch of the list cannot know, and waits.
+func (s *engine) awaitsRows(h *head, c *moveList) bool {
+	if c.stamp == 0 || len(c.moves) >= maxLateMoves {
+		return false
+	}
 	e := s.currentEpoch()
-	return c.stamp != 0 && e != nil && now.Before(runstore.FromMicros(e.At).Add(lateRows)) && len(c.moves) < maxLateMoves
+	if e == nil || e.stamp() < c.stamp {
+		return true
+	}
+	now, _ := s.clock.estimate()
+	return h.Created < e.At && now.Before(runstore.FromMicros(e.At).Add(lateRows))
 }
 
 // rewrite performs one step of a rewriting, and reports whether it needs another.
 func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) (more bool, err error) {
 	m, at, err := s.newMover(ctx, r)
-	if err != nil || m == nil || len(m.list.moves) < 2 || s.awaitsRows(m.list) {
+	if err != nil || m == nil || len(m.list.moves) < 2 || s.awaitsRows(&r.head, m.list) {
 		return false, err
 	}
 	c := m.list
