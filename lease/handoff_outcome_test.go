@@ -64,7 +64,7 @@ func TestFinalWritesOfAFailedHandoff(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		steps lastSteps
-		want  error // besides the unknown outcome
+		want  error // matched in addition to the unknown outcome
 	}{
 		"the reply to the writes is lost, then the store is away": {lastSteps{
 			writes: func(n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {

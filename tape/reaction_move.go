@@ -200,13 +200,14 @@ func (t *Tape) lastSeqs(ctx context.Context) (map[runstore.RunID]runstore.Seq, e
 	}
 }
 
-// feedIdle is 100 pauses of 100 ms: no store shows an event later than that.
+// feedIdle is after how many pauses of 100 ms without a new event feedEndAfter gives up on a damaged feed: 100,
+// which are ten seconds. A feed that only lags is slower than that in rare cases, and the call can be repeated.
 const feedIdle = 100
 
 // feedEndAfter returns a position of the feed up to which it has shown the given events, one for each
 // run. It drops a run that was purged meanwhile, and may have been created anew. One pause follows the
-// read of at most MaxPage heads, those of other runs than before. Events that a damaged part of the feed
-// may hide are waited for until the feed has shown nothing for feedIdle pauses.
+// read of at most MaxPage heads, those of other runs than before. If a part of the feed is damaged, it may
+// hide one of the events: then feedEndAfter fails once feedIdle pauses have passed without a new event.
 func (t *Tape) feedEndAfter(ctx context.Context, last map[runstore.RunID]runstore.Seq, waiting func(int)) (end runstore.Position, err error) {
 	var damaged error
 	idle := 0

@@ -48,8 +48,9 @@ type ResumeRunRequest struct {
 //
 // Two round trips, two more for a heartbeat without a fence, and one more for a run that is WAITING.
 //
-// Errors: ErrNoSuchRun; runstore.ErrFenced for a fence that is not current, and for a former grant of
-// a run without a live lease; runstore.ErrLeaseHeld if Takeover does not allow to end the live lease.
+// Errors: ErrNoSuchRun; runstore.ErrFenced for a fence that is not current, and for a former grant after
+// a later one whose lease is not live; runstore.ErrLeaseHeld if Takeover does not allow to end the live
+// lease, and for a former grant while a later one is live.
 func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runstore.Lease, error) {
 	if err := checkRun(req.Run); err != nil {
 		return Run{}, runstore.Lease{}, err
