@@ -100,6 +100,49 @@ func TestHooksOfThePoolMakeEveryConnection(t *testing.T) {
 	}
 }
 
+// A hook that fails leaves no connection, and what it was for is not done: the migration of an empty database.
+// The next opening, with a hook that succeeds, migrates it.
+func TestHookThatFailsConnectsNothing(t *testing.T) {
+	t.Parallel()
+	errHook := errors.New("no credentials today")
+	for name, set := range map[string]func(c *pgxpool.Config, err error){
+		"before": func(c *pgxpool.Config, err error) {
+			c.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { return err }
+		},
+		"after": func(c *pgxpool.Config, err error) {
+			c.AfterConnect = func(context.Context, *pgx.Conn) error { return err }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := emptyDatabase(t)
+			open := func(hook error) (*postgres.Store, error) {
+				config, err := pgxpool.ParseConfig(address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				set(config, hook)
+				return postgres.Open(t.Context(), config, &postgres.Options{RetryTimeout: time.Millisecond})
+			}
+			if s, err := open(errHook); !errors.Is(err, errHook) || runstore.OutcomeOf(err) != runstore.NotApplied {
+				if err == nil {
+					_ = s.Close()
+				}
+				t.Errorf("opening with a hook that fails: got %v, want the hook's error, not applied", err)
+			}
+			admin := connect(t, address)
+			if n := get[int](t, admin, `SELECT count(*) FROM pg_namespace WHERE nspname = 'tapestore'`); n != 0 {
+				t.Error("the database was migrated though the hook failed")
+			}
+			s, err := open(nil)
+			if err != nil {
+				t.Fatalf("opening with a hook that succeeds: %v", err)
+			}
+			_ = s.Close()
+		})
+	}
+}
+
 // The pool stays the caller's: the store closes nothing and changes no session.
 func TestNewLeavesThePoolAsItIs(t *testing.T) {
 	t.Parallel()
