@@ -3,6 +3,7 @@ package tape_test
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -223,5 +224,28 @@ func TestHeartbeatWithoutAFenceThatIsTakenOver(t *testing.T) {
 				checkHeldByB(t, s, first.ID)
 			})
 		}
+	}
+}
+
+// A heartbeat under a former grant, when the store clock cannot be read, changes nothing and says so.
+func TestFormerGrantWithoutTheClock(t *testing.T) {
+	t.Parallel()
+	tp, s, clock := newTape(t)
+	r := begin(t, tp, "i")
+	clock.Advance(2 * time.Minute)
+	if _, _, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: r.ID, Owner: "next", TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	before := historyOf(t, s, r.ID)
+	noClock := tape.New(hook(s, func(op string) error {
+		if op == "now" {
+			return errDown
+		}
+		return nil
+	}, nil), nil)
+	req := tape.ResumeRunRequest{Run: r.ID, Owner: beginRequest("i").Owner, TTL: time.Minute, Former: r.Lease.Fence()}
+	_, granted, err := noClock.ResumeRun(t.Context(), req)
+	if changed := !reflect.DeepEqual(historyOf(t, s, r.ID), before); !errors.Is(err, runstore.ErrUnavailable) || changed || granted != (runstore.Lease{}) {
+		t.Errorf("%+v, %v, changed: %t, want ErrUnavailable, no grant and no change", granted, err, changed)
 	}
 }

@@ -336,3 +336,43 @@ func TestFeedEndOfADamagedFeed(t *testing.T) {
 		}
 	})
 }
+
+// lateEvents shows a damaged entry at once, and the events of the store in ReadFeed's call number shows.
+type lateEvents struct {
+	*memory.Handle
+	calls, shows int
+}
+
+func (s *lateEvents) ReadFeed(ctx context.Context, q runstore.FeedQuery) ([]runstore.FeedEvent, error) {
+	s.calls++
+	switch {
+	case s.calls == 1:
+		return []runstore.FeedEvent{{Event: runstore.Event{Position: q.After + 1}, Err: &runstore.CorruptError{Cause: errors.New("test")}}}, nil
+	case s.calls < s.shows:
+		return nil, nil
+	}
+	return s.Handle.ReadFeed(ctx, q)
+}
+
+// A feed with old damage that only lags is waited for: the run's event is shown ten seconds after the damage.
+func TestFeedEndOfADamagedFeedThatLags(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &lateEvents{Handle: memory.New(nil).Open(), shows: 102}
+		defer func() { _ = s.Close() }()
+		spec := runstore.RunSpec{ID: "run"}
+		for range 2 {
+			spec.Writes.Append("test", nil)
+		}
+		if _, err := s.CreateRun(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		waits := 0
+		end, err := tape.New(s, nil).FeedEnd(ctx, func(int) { waits++ })
+		if err != nil || end != 2 || waits != 100 {
+			t.Errorf("got position %d and %v after %d pauses, want 2 after 100", end, err, waits)
+		}
+	})
+}

@@ -136,3 +136,28 @@ func TestCopyArrivesDuringTheRefusal(t *testing.T) {
 	}
 	seqs(t, other, 1)
 }
+
+// The write that makes a refusal for the end of the strict lease final is lost. The repeat has an unknown outcome
+// then: the first copy may still be applied.
+func TestLostRefusalOfARepeat(t *testing.T) {
+	t.Parallel()
+	table, first, refusal := newTable(t), &mail{}, &mail{}
+	s, other := openBare(t, table, first.through), openBare(t, table, refusal.through)
+	lease := underWay(t, s, first, runstore.LeaseSpec{Owner: "holder", Strict: true}, strictWrites["commit"])
+	isPast(t, other, lease.ExpiresAt)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	refusal.then = cancel
+	refusal.arm()
+	err := strictWrites["commit"](ctx, other, lease)
+	if refusal.disarm(); runstore.OutcomeOf(err) != runstore.Unknown {
+		t.Errorf("the repeat: got %v, want an unknown outcome", err)
+	}
+	if !first.deliver(t, false) {
+		t.Error("the first copy was refused, so this test shows nothing")
+	}
+	if refusal.deliver(t, false) {
+		t.Error("the refusal was applied to the revision that the first copy has made")
+	}
+	seqs(t, other, 1)
+}
