@@ -114,6 +114,42 @@ func TestUnwindingWorksToItsEnd(t *testing.T) {
 	}
 }
 
+// COMPENSATING without a fence is not the driver's own word: it ends the driver's lease, so that the driver
+// does not go on.
+func TestUnwindingBegunByAnotherEndsTheLease(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	r := begin(t, tp, "i")
+	run, err := tp.EndRun(t.Context(), tape.EndRunRequest{Run: r.ID, Status: tape.RunCompensating})
+	if err != nil || run.LeaseOwner != "" {
+		t.Errorf("EndRun = %+v, %v, want no holder", run, err)
+	}
+	if h := historyOf(t, s, r.ID).run.Holder; h.Token != 0 {
+		t.Errorf("%q still holds the lease", h.Owner)
+	}
+	_, err = tp.RecordDecision(t.Context(), r.ID, tape.Decision{Response: "on"}, r.Lease.Fence())
+	if !errors.Is(err, runstore.ErrFenced) {
+		t.Errorf("the driver goes on: %v, want ErrFenced", err)
+	}
+}
+
+// The lease was granted by another program to the same owner name. The run's record has the id of a former
+// grant, of which no fence can be built: a request without a fence takes the lease.
+func TestResumeAfterAGrantOfAnotherProgram(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	r := begin(t, tp, "i")
+	_, err := s.AcquireLease(t.Context(), runstore.AcquireRequest{
+		Run: r.ID, Preempt: "test", LeaseSpec: runstore.LeaseSpec{Owner: r.Lease.Owner, TTL: time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, lease, err := tp.ResumeRun(t.Context(), tape.ResumeRunRequest{Run: r.ID, Owner: string(r.Lease.Owner)})
+	if err != nil || lease.Token != 3 || run.Token != 3 {
+		t.Errorf("ResumeRun = %+v, %+v, %v, want the lease under token 3", run, lease, err)
+	}
+}
+
 func TestWaitForLease(t *testing.T) {
 	t.Parallel()
 	tp, _, store := newTape(t)

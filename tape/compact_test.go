@@ -438,3 +438,38 @@ func TestCompactionKeepsALaterSummary(t *testing.T) {
 	}
 	checkCompacted(t, inner, s, r.ID, want)
 }
+
+// The outcome of an effect and a decision may be the last entries of a run that has ended: their bodies go,
+// too.
+func TestCompactionOfTheLastEntry(t *testing.T) {
+	t.Parallel()
+	for _, decisions := range []int{1, 300} { // one commit, and several
+		for last, write := range map[string]func(tp *tape.Tape, run runstore.RunID) error{
+			"outcome": func(tp *tape.Tape, run runstore.RunID) error {
+				_, err := tp.CompleteEffect(t.Context(), tape.OutcomeRequest{Run: run, Key: "open", Status: tape.EffectConfirmed, Response: "last"})
+				return err
+			},
+			"decision": func(tp *tape.Tape, run runstore.RunID) error {
+				_, err := tp.RecordDecision(t.Context(), run, tape.Decision{Index: 900, Response: "last"}, runstore.Fence{})
+				return err
+			},
+		} {
+			tp, s, _ := newTape(t)
+			r := begin(t, tp, "i")
+			record(t, tp, r.ID, decisions)
+			putEffect(t, tp, r.ID, "open", tape.EffectPending)
+			end(t, tp, r.ID, tape.RunFailed)
+			if err := write(tp, r.ID); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tp.CompactRun(t.Context(), r.ID, runstore.Fence{}); err != nil {
+				t.Fatal(err)
+			}
+			for _, rec := range historyOf(t, s, r.ID).records {
+				if strings.Contains(string(rec.Value), "last") {
+					t.Errorf("%d decisions, then the %s: compacted, %s is %q", decisions, last, rec.Key, rec.Value)
+				}
+			}
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -364,5 +365,20 @@ func TestValuesBeginAtOneAfterARefusedStep(t *testing.T) {
 	}
 	if _, err := tp.WriteValue(t.Context(), valueKey, "no", "w", 2, runstore.Fence{}); err == nil || !strings.Contains(err.Error(), "have 4, expected 2") {
 		t.Errorf("a write at version 2: %v", err)
+	}
+}
+
+// A client may expect any version: the last one is refused as every other that the value does not have.
+func TestValueAtTheLastVersion(t *testing.T) {
+	t.Parallel()
+	tp, s, _ := newTape(t)
+	writeValue(t, tp, "70", 0)
+	for _, at := range []runstore.Version{math.MaxInt64 - 1, math.MaxInt64} {
+		if _, err := tp.WriteValue(t.Context(), valueKey, "no", "w", at, runstore.Fence{}); !errors.Is(err, tape.ErrRefused) {
+			t.Errorf("a write at version %d: %v, want ErrRefused", at, err)
+		}
+	}
+	if got, want := versionsOf(t, s), "1:70"; got != want {
+		t.Errorf("versions are %s, want %s", got, want)
 	}
 }

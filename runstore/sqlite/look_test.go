@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
@@ -73,6 +74,30 @@ func TestReadOnly(t *testing.T) {
 	}
 	if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
 		t.Errorf("the file was changed (%v)", err)
+	}
+}
+
+// TestReadOnlyBehindTheWallClock opens a store read-only on a host that then is suspended. The store clock would
+// have to be set again, which is left to handles that write: the reads go on.
+func TestReadOnlyBehindTheWallClock(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	h := embedded.NewHost()
+	held(t, openAt(t, path, h), time.Minute)
+	s, err := sqlite.Open(t.Context(), path, &sqlite.Options{ReadOnly: true, Clock: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	before := now(t, s)
+	h.SetWall(time.Hour)
+	if after := now(t, s); after.Before(before) {
+		t.Errorf("the store clock went from %v back to %v", before, after)
+	}
+	for _, index := range []runstore.IndexName{runstore.IndexRuns, "timers"} {
+		if _, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: index, Limit: 1}); err != nil {
+			t.Errorf("scan %q: %v", index, err)
+		}
 	}
 }
 

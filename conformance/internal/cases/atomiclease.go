@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tapestore/tapestore/conformance/harness"
 	"github.com/tapestore/tapestore/conformance/internal/kit"
@@ -141,6 +142,10 @@ func purgeWhole(t harness.T, e *harness.Env) {
 	kit.Equal(t, "last seq of the run made anew", again.LastSeq, 0)
 	kit.Equal(t, "token of the run made anew", again.Token, lease.Token)
 	kit.Equal(t, "holder of the run made anew", again.Holder, runstore.Holder{})
+	kit.Equal(t, "status of the run made anew", again.Status, runstore.Status(0))
+	kit.Equal(t, "time from which the run made anew wants a driver", again.RunnableAt, time.Time{})
+	kit.Equal(t, "summary of the run made anew", again.Summary, runstore.Record{})
+	kit.Equal(t, "the run made anew as it is read", e.Get(t, "run"), again)
 	kit.Equal(t, "journal of the run made anew", len(kit.MustCollect(t, "journal", runstore.Journal(ctx, other, "run", 1))), 0)
 	kit.Equal(t, "records of the run made anew", len(kit.MustCollect(t, "records", runstore.Records(ctx, other, "run", ""))), 0)
 	// The run made anew must apply a batch of an id that the purged run used; otherwise the batch

@@ -80,13 +80,23 @@ func formerEnds(t harness.T, e *harness.Env) {
 	end := runstore.NewBatch("run", lease.Fence())
 	end.Release = true
 	kit.MustApply(t, e.Store, "the holder's own release in a batch", end)
-	lease = sameFormer(t, e, kit.Preempting("run", "last", "nothing to preempt"), runstore.EndReleased)
+	sameFormer(t, e, kit.Preempting("run", "last", "nothing to preempt"), runstore.EndReleased)
+	kit.MustRelease(t, e.Store, sameFormer(t, e, kit.Preempting("run", "operator", "again"), runstore.EndPreempted))
+	lease = sameFormer(t, e, kit.Acquiring("run", "after a preempt", harness.TTL), runstore.EndReleased)
 
 	purge(t, e.Store, lease)
 	spec := kit.WithLease("run", "reborn")
 	created, err := e.Store.CreateRun(t.Context(), spec)
 	if err != nil || created.Former != runstore.EndRevoked || created.Run.Holder.Former != runstore.EndRevoked {
 		t.Errorf("create after a purge: former grant %v, %v in the run, error %v; want revoked", created.Former, created.Run.Holder.Former, err)
+	}
+	kit.MustRelease(t, e.Store, created.Lease)
+	unfenced := runstore.NewBatch("run", runstore.Unguarded("test"))
+	unfenced.Purge = true
+	kit.MustApply(t, e.Store, "purge of a free run", unfenced)
+	created, err = e.Store.CreateRun(t.Context(), kit.WithLease("run", "third life"))
+	if err != nil || created.Former != runstore.EndReleased || created.Run.Holder.Former != runstore.EndReleased {
+		t.Errorf("create after the purge of a free run: former grant %v, %v in the run, error %v; want released", created.Former, created.Run.Holder.Former, err)
 	}
 	created, err = e.Store.CreateRun(t.Context(), kit.WithLease("fresh", "first"))
 	if err != nil || created.Former != runstore.EndNone || created.Run.Holder.Former != runstore.EndNone {
