@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"math"
 	"net"
 	"sync/atomic"
 	"time"
@@ -145,7 +146,7 @@ func New(store runstore.RunStore, opts *Options) *Server {
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(connectionWindowBytes),
 		// Streams may be idle for hours: clients may ping the server, and the server detects
-		// clients that are gone.
+		// clients that are gone (keepalive).
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(s.opts.keepalive()),
 		grpc.ForceServerCodecV2(newCodec()),
@@ -170,14 +171,18 @@ func (o Options) credentials() grpc.ServerOption {
 }
 
 // keepalive returns the timeouts of connections. A connection without a call is closed after a
-// while, and its client reconnects when needed. With tape.FenceConnection it stays open: it has the
-// grants of a driver whose tool may run for longer.
+// while, and its client reconnects when needed.
+//
+// With tape.FenceConnection it stays open: it has the grants of a driver whose tool may run for
+// longer, or whose process is stopped. Such a process answers no ping of HTTP/2, and would write
+// without a fence over the connection that its client opens when it wakes up. The keep-alives of
+// TCP, which its kernel answers, find hosts that are gone: package net enables them on the
+// connections of its listeners, 15 s without traffic and nine probes 15 s apart.
 func (o Options) keepalive() keepalive.ServerParameters {
-	p := keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}
-	if o.Fence != tape.FenceConnection {
-		p.MaxConnectionIdle = 15 * time.Minute
+	if o.Fence == tape.FenceConnection {
+		return keepalive.ServerParameters{Time: math.MaxInt64}
 	}
-	return p
+	return keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second, MaxConnectionIdle: 15 * time.Minute}
 }
 
 // Serve serves calls on lis until ctx ends, and then drains: it accepts no connections and no
