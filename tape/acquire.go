@@ -36,6 +36,8 @@ type acquisition struct {
 	takeover Takeover
 	// revives makes a run of any status RUNNING. Without it, a run that is COMPENSATING stays so.
 	revives bool
+	// last takes the lease only while the grant that was read is the run's last one.
+	last bool
 }
 
 // acquire takes the lease of a run, live or not, and makes the run RUNNING. head is the run as it
@@ -49,6 +51,9 @@ func (t *Tape) acquire(ctx context.Context, head runstore.Run, spec runstore.Lea
 		req.Preempt = clip(how.why+string(spec.Owner), runstore.MaxOwner)
 	case how.takeover == TakeOwn && isOwn(head, spec.Owner): // ends the owner's earlier lease, and no later one
 		req.Preempt = clip(how.why+string(spec.Owner), runstore.MaxOwner)
+		how.last = true
+	}
+	if how.last {
 		req.Guards = []runstore.Guard{runstore.AtToken(head.Token)}
 	}
 	if how.revives || RunStatus(head.Status) != RunCompensating {

@@ -95,7 +95,7 @@ func (t *Tape) ResumeRun(ctx context.Context, req ResumeRunRequest) (Run, runsto
 		}
 		var granted runstore.Granted
 		if err == nil {
-			granted, err = t.acquire(ctx, head, spec, acquisition{why: "resume run by ", takeover: req.Takeover})
+			granted, err = t.acquire(ctx, head, spec, acquisition{why: "resume run by ", takeover: req.Takeover, last: late})
 		}
 		if err == nil {
 			if run.Status != RunCompensating {
