@@ -2,6 +2,8 @@ package tape
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/tapestore/tapestore/internal/optimistic"
 	"github.com/tapestore/tapestore/runstore"
@@ -51,11 +53,23 @@ func (g Grant) Fence(run runstore.RunID) (runstore.Fence, error) {
 	}.Fence(), nil
 }
 
-// admit returns an error for a fence of another run, and for an absent fence if the method requires
-// one.
+// internalRuns are the prefixes of the ids of this package's own runs: of values, sessions, business
+// keys, shards of reactions and the server. The id of a run that BeginRun creates is a UUID.
+var internalRuns = []string{"value/", "session/", "business/", "reaction/", "server/"}
+
+// isInternal reports whether a run is one of this package's own. To callers there is no such run.
+func isInternal(run runstore.RunID) bool {
+	return slices.ContainsFunc(internalRuns, func(prefix string) bool { return strings.HasPrefix(string(run), prefix) })
+}
+
+// admit returns an error for a run that no caller may write to, for a fence of another run, and for
+// an absent fence if the method requires one.
 func (t *Tape) admit(method string, run runstore.RunID, f runstore.Fence) error {
 	if err := checkRun(run); err != nil {
 		return err
+	}
+	if isInternal(run) {
+		return ErrNoSuchRun
 	}
 	if !f.IsZero() && f.Run() != run {
 		return &runstore.InputError{Kind: runstore.ErrInvalid, Field: "fence", Problem: "is for another run than run_id"}

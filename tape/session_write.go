@@ -112,7 +112,7 @@ func (t *Tape) changeSession(ctx context.Context, key SessionKey, f runstore.Fen
 		case ErrNoSuchRun:
 			err = t.createShared(ctx, run, f)
 		case errSessionDeleted:
-			err = t.finishDeletion(ctx, run)
+			err = notSent(t.finishDeletion(ctx, run))
 		default:
 			return s, err
 		}

@@ -82,15 +82,16 @@ func (t *Tape) leadTurn(ctx context.Context, lead runstore.RunID) (end func(), e
 
 // createShared creates the run of a session, a value or a shard, unless it exists. The run is
 // created empty, so that repeating the creation adds nothing. The fence is checked first, so a
-// zombie creates nothing.
+// zombie creates nothing. The outcome of an error is that of the caller's write, which was not sent:
+// it is never unknown.
 func (t *Tape) createShared(ctx context.Context, run runstore.RunID, f runstore.Fence) error {
 	if err := t.confirm(ctx, f); err != nil {
-		return err
+		return notSent(err)
 	}
 	_, err := optimistic.Repeat(ctx, func() (runstore.Created, error) {
 		return t.store.CreateRun(ctx, runstore.RunSpec{ID: run, Unlisted: true})
 	})
-	return err
+	return notSent(err)
 }
 
 // steps returns the store that package crossrun writes to. It repeats a write with an id if the
