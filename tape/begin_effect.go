@@ -52,10 +52,11 @@ func (req BeginEffectRequest) key() (key, blame string) {
 // a replay one more, to read the effect. If the creator of a business key died before its effect
 // was begun, the next caller pauses for about 130 ms.
 //
-// Errors: ErrNoSuchRun; ErrScope, which is journaled if the request names a scope; ErrRefused;
-// runstore.ErrTooLarge above [MaxRequest] and [MaxEffectNames]; runstore.ErrFenced, for a replay
-// too; runstore.ErrUnavailable for a business key whose effect other callers are beginning. After
-// any error except runstore.ErrUnknownOutcome the effect is not begun.
+// Errors: ErrNoSuchRun; ErrScope, which is journaled if the request names a scope and the store takes
+// the entry; ErrRefused; ErrEffectExists, also for a business key whose effect other callers are
+// beginning; runstore.ErrTooLarge above [MaxRequest] and [MaxEffectNames]; runstore.ErrFenced, for a
+// replay too. After any error except runstore.ErrUnknownOutcome and ErrEffectExists the effect is not
+// begun.
 func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect, error) {
 	if err := t.admit("BeginEffect", req.Run, req.Fence); err != nil {
 		return Effect{}, err
@@ -116,6 +117,9 @@ func (t *Tape) BeginEffect(ctx context.Context, req BeginEffectRequest) (Effect,
 		}
 		lost = err
 		stored, found, err := t.GetEffect(ctx, req.Run, key)
+		if err != nil && conflictOn(lost, effectKey(key)) {
+			err = unread(err)
+		}
 		if err != nil || found {
 			return stored, err
 		}
@@ -150,7 +154,8 @@ func (req BeginEffectRequest) check() error {
 }
 
 // admitScope checks that the run was granted the request's scope. It returns a guard that the
-// scopes are unchanged, or ErrScope, which it has journaled.
+// scopes are unchanged, or ErrScope, which it has journaled. If the entry cannot be committed, the
+// refusal is ErrScope all the same: the clients of the protocol act after a passing fault.
 func (t *Tape) admitScope(ctx context.Context, req BeginEffectRequest) (runstore.Guard, error) {
 	var lost error
 	for range optimistic.MaxAttempts {
@@ -175,12 +180,25 @@ func (t *Tape) admitScope(ctx context.Context, req BeginEffectRequest) (runstore
 		if _, err = t.commit(ctx, b); err == nil {
 			return nil, &ScopeError{Scope: req.Scope}
 		}
-		if !errors.Is(err, runstore.ErrConflict) {
+		if errors.Is(err, runstore.ErrFenced) || errors.Is(err, runstore.ErrStoreBehind) || errors.Is(err, ErrNoSuchRun) {
 			return nil, err
 		}
-		lost = err
+		if lost = err; !errors.Is(err, runstore.ErrConflict) {
+			break
+		}
 	}
-	return nil, lost
+	t.log.WarnContext(ctx, "a policy violation is not in the journal", "run", req.Run, "scope", clip(req.Scope, 64), "error", lost)
+	return nil, &ScopeError{Scope: req.Scope}
+}
+
+// unread returns the error of a read of an effect that exists. A passing fault becomes
+// ErrEffectExists.
+func unread(err error) error {
+	if errors.Is(err, runstore.ErrUnavailable) || errors.Is(err, runstore.ErrClosed) || isUnknown(err) {
+		return refuse(ErrEffectExists, "begin_effect: the effect exists, or another caller is beginning it, and it cannot be read now: "+
+			"do not act, and try again: %v", err)
+	}
+	return err
 }
 
 // names returns the texts that the journal entry holds.

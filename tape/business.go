@@ -47,7 +47,7 @@ var (
 	// commit of the attempt can be applied any more.
 	errLost = errors.New("another caller registers the business key")
 	// errBusy is returned when errLost recurs until the last attempt.
-	errBusy = refuse(runstore.ErrUnavailable, "begin_effect: business_key: other callers are beginning its effect; try again")
+	errBusy = refuse(ErrEffectExists, "begin_effect: business_key: other callers are beginning its effect: do not act, and try again")
 )
 
 // registrar begins one effect that has a business key.
@@ -65,7 +65,7 @@ type registrar struct {
 // registered.
 //
 // Two round trips for a new pair; four if the store is not a runstore.MultiCommitter. After any
-// error except runstore.ErrUnknownOutcome the effect is not begun and will not be.
+// error except runstore.ErrUnknownOutcome and ErrEffectExists the effect is not begun and will not be.
 func (t *Tape) commitRegistered(ctx context.Context, b runstore.Batch, begun Effect) (runstore.Committed, Effect, error) {
 	r := registrar{t: t, begin: b, effect: begun, registry: businessRun(begun.Connector, begun.BusinessKey)}
 	// The first attempt waits for no other caller: one that is beginning the effect may have been paused,
@@ -78,7 +78,7 @@ func (t *Tape) commitRegistered(ctx context.Context, b runstore.Batch, begun Eff
 			return done, Effect{}, err
 		}
 		if free, err = r.settle(ctx, retries); err != nil {
-			return runstore.Committed{}, Effect{}, err
+			return runstore.Committed{}, Effect{}, unread(err) // another caller has registered the pair
 		}
 		if free.found {
 			return runstore.Committed{}, free.effect, errRegistered
@@ -225,7 +225,7 @@ func (r registrar) void(ctx context.Context, s registrationState) (registrationS
 // notBegun returns the error of a call that precedes the one that begins the effect. Its outcome
 // may be unknown, but the effect is surely not begun, so an unknown outcome becomes ErrUnavailable.
 func notBegun(err error) error {
-	if err != nil && runstore.OutcomeOf(err) == runstore.Unknown {
+	if isUnknown(err) {
 		return refuse(runstore.ErrUnavailable, "begin_effect: business_key: the effect was not begun: %v", err)
 	}
 	return err

@@ -16,6 +16,9 @@ var (
 	ErrNoSuchObligation = errors.New("no such obligation")
 	// ErrNoSuchTask: there is no task with that id, or the caller does not hold its claim.
 	ErrNoSuchTask = errors.New("no such task or lease mismatch")
+	// ErrEffectExists: the effect that is to be begun exists, or another caller is beginning it, and it
+	// cannot be read now. The caller must not act, and may try again.
+	ErrEffectExists = errors.New("the effect exists")
 	// ErrNotBegun: the completed effect was never begun.
 	ErrNotBegun = errors.New("complete_effect before begin_effect")
 	// ErrScope: the run was not granted the scope that an effect needs; see
@@ -32,7 +35,8 @@ var (
 // Kinds returns the kinds of errors that this package adds, for tables that must be complete.
 func Kinds() []error {
 	return []error{
-		ErrNoSuchRun, ErrNoSuchEffect, ErrNoSuchObligation, ErrNoSuchTask, ErrNotBegun, ErrScope, ErrRefused, ErrFenceRequired, ErrFormat,
+		ErrNoSuchRun, ErrNoSuchEffect, ErrNoSuchObligation, ErrNoSuchTask, ErrEffectExists, ErrNotBegun, ErrScope, ErrRefused,
+		ErrFenceRequired, ErrFormat,
 	}
 }
 

@@ -19,7 +19,8 @@ import (
 
 var (
 	// ErrDenied: the server returned PERMISSION_DENIED. From BeginEffect it means that the client
-	// must not act, now or later under this grant.
+	// must not act, now or later under this grant; if the error matches tape.ErrEffectExists, it may
+	// call BeginEffect again.
 	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated: the server did not accept the client's token or certificate. Nothing was
 	// applied. BeginEffect returns it together with ErrDenied.
@@ -83,6 +84,7 @@ var reasons = map[string]struct {
 	"NO_SUCH_EFFECT":     {runstore.ErrConflict, tape.ErrNoSuchEffect},
 	"NO_SUCH_OBLIGATION": {runstore.ErrConflict, tape.ErrNoSuchObligation},
 	"NO_SUCH_TASK":       {runstore.ErrConflict, tape.ErrNoSuchTask},
+	"EFFECT_EXISTS":      {runstore.ErrUnavailable, tape.ErrEffectExists},
 	"EFFECT_NOT_BEGUN":   {runstore.ErrConflict, tape.ErrNotBegun},
 	"SCOPE_NOT_GRANTED":  {runstore.ErrInvalid, tape.ErrScope},
 	"REFUSED":            {runstore.ErrInvalid, tape.ErrRefused},

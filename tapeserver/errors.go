@@ -43,6 +43,8 @@ var statusTable = []wire{
 	{kind: tape.ErrNoSuchEffect, code: codes.NotFound, reason: "NO_SUCH_EFFECT", bare: true},
 	{kind: tape.ErrNoSuchObligation, code: codes.NotFound, reason: "NO_SUCH_OBLIGATION", bare: true},
 	{kind: tape.ErrNoSuchTask, code: codes.NotFound, reason: "NO_SUCH_TASK", bare: true},
+	// BeginEffect returns it as PERMISSION_DENIED; no other call returns it.
+	{kind: tape.ErrEffectExists, code: codes.Unavailable, reason: "EFFECT_EXISTS", bare: true},
 	{kind: tape.ErrNotBegun, code: codes.FailedPrecondition, reason: "EFFECT_NOT_BEGUN", bare: true},
 	{kind: tape.ErrScope, code: codes.PermissionDenied, reason: "SCOPE_NOT_GRANTED"},
 	{kind: tape.ErrRefused, code: codes.Internal, reason: "REFUSED"},
@@ -84,8 +86,8 @@ func statusOf(err error) error {
 // beginEffectStatus returns the status of a BeginEffect's error. Tape's Python plugin treats every
 // status but PERMISSION_DENIED as transient, and calls the counterparty without a recorded intent.
 // So a refusal that resending cannot change is returned as PERMISSION_DENIED, with the ErrorInfo
-// reason of the table. What the protocol itself returns as INTERNAL stays so, and transient errors
-// keep their status.
+// reason of the table, and so is that the effect exists and cannot be read. What the protocol itself
+// returns as INTERNAL stays so, and other transient errors keep their status.
 func beginEffectStatus(err error) error {
 	if err == nil {
 		return nil

@@ -149,9 +149,12 @@ func (s *service) admitOther(ctx context.Context, e tape.Effect) error {
 	run, err := s.tape.GetRun(ctx, e.Run)
 	// An effect that is older than the run is one of a purged run.
 	if err == nil && (!p.Admits(run.Tenant) || e.Time.Before(run.StartedAt)) || errors.Is(err, tape.ErrNoSuchRun) || errors.Is(err, tape.ErrFormat) || errors.Is(err, runstore.ErrCorrupt) {
-		err = fmt.Errorf("%w: begin_effect: the business key has an effect in no run of a tenant of %s", errPermission, p.Name)
+		return fmt.Errorf("%w: begin_effect: the business key has an effect in no run of a tenant of %s", errPermission, p.Name)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("%w: begin_effect: the business key has an effect, and its run cannot be read now: %v", tape.ErrEffectExists, err)
+	}
+	return nil
 }
 
 // newestOwn returns the run to which SendSignal sends a signal that names a session only; "" if the
