@@ -48,9 +48,11 @@ import (
 // connection makes them one driver.
 //
 // A grant is deleted when its run ends or is parked and when the connection closes. The server closes
-// no connection for being idle in this mode; see Options.keepalive. A call that needs room for
+// no connection for being idle or silent in this mode; see Options.keepalive. A call that needs room for
 // another grant is refused above maxGrants, maxGrantsInAll and the client's share of the latter,
-// before it takes a lease. It first deletes grants whose runs have ended elsewhere for good.
+// before it takes a lease. It first deletes grants that are the last of their runs if those have ended
+// elsewhere for good. A grant that was taken over stays also then: without it the late driver could
+// cancel the run that its successor has ended, and append to its session.
 
 const (
 	// maxGrants is the number of grants that a connection stores: 4,096, above the 1,024 open calls
@@ -245,7 +247,7 @@ func (s *service) room(ctx context.Context, run runstore.RunID, req fencedReques
 	}
 	for _, grant := range g.check(checkedGrants) {
 		r, err := s.tape.GetRun(ctx, grant.Run)
-		if err == nil && hasEndedForGood(r.Status) {
+		if err == nil && int64(r.Token) == grant.Token && hasEndedForGood(r.Status) {
 			g.forget(grant.Run, runstore.Token(grant.Token))
 		}
 	}

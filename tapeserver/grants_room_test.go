@@ -15,27 +15,35 @@ import (
 )
 
 // TestGrantsAreBounded checks that a connection which has the largest number of grants takes no further run
-// and keeps all its grants: the driver of its oldest run was taken over, and does not take the run back.
-// Once another connection has ended a run, there is room for another one.
+// and keeps all its grants: the driver of its oldest run was taken over, and does not take the run back, or
+// cancel it once its successor has ended it. Once a run has ended on another connection under the grant of
+// this one, there is room for another run.
 func TestGrantsAreBounded(t *testing.T) {
 	t.Parallel()
 	connect := connections(t, memory.New(nil).Open(), tapeserver.Options{})
 	c, next := connect(), connect()
-	begin := func(c tapepb.TapeClient, invocation int) (string, error) {
-		r, err := c.BeginRun(t.Context(), beginRequest(fmt.Sprint(invocation)))
-		return r.GetRunId(), err
+	begin := func(c tapepb.TapeClient, invocation int) (*tapepb.BeginRunResponse, error) {
+		return c.BeginRun(t.Context(), beginRequest(fmt.Sprint(invocation)))
 	}
-	var first, second string
+	refuseAll := func(when string) {
+		t.Helper()
+		for range tapeserver.MaxGrants/tapeserver.CheckedGrants + 1 { // each refusal reads the runs of some grants
+			_, err := begin(c, tapeserver.MaxGrants)
+			wantLimit(t, "BeginRun "+when, err, "GrantsPerConnection")
+		}
+	}
+	var first string
+	var second *tapepb.BeginRunResponse
 	for i := range tapeserver.MaxGrants {
-		id, err := begin(c, i)
+		r, err := begin(c, i)
 		if err != nil {
 			t.Fatal(err)
 		}
 		switch i {
 		case 0:
-			first = id
+			first = r.GetRunId()
 		case 1:
-			second = id
+			second = r
 		}
 	}
 	_, err := begin(c, tapeserver.MaxGrants)
@@ -54,22 +62,28 @@ func TestGrantsAreBounded(t *testing.T) {
 	if _, err := next.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: first, Status: tapepb.RunStatus_RUN_STATUS_CANCELLED}); err != nil {
 		t.Fatal(err)
 	}
-	for range tapeserver.MaxGrants/tapeserver.CheckedGrants + 1 {
-		_, err = begin(c, tapeserver.MaxGrants)
-		wantLimit(t, "BeginRun after a cancellation", err, "GrantsPerConnection")
-	}
+	refuseAll("after a cancellation")
 	if _, err := begin(next, 0); err != nil {
 		t.Fatal(err)
 	}
 	_, err = begin(c, 0)
 	wantStatus(t, "BeginRun of the former driver of a revived run", err, codes.Aborted, "held")
-	if _, err := begin(next, 1); err != nil {
+	// The former driver of a run that its successor has ended has no say in it.
+	if _, err := next.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: first, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := next.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: second, Status: tapepb.RunStatus_RUN_STATUS_TERMINAL}); err != nil {
+	refuseAll("after the end of a run that was taken over")
+	_, err = c.EndRun(t.Context(), &tapepb.EndRunRequest{RunId: first, Status: tapepb.RunStatus_RUN_STATUS_CANCELLED})
+	if got := getRun(t, next, first).GetStatus(); err == nil || got != tapepb.RunStatus_RUN_STATUS_TERMINAL {
+		t.Errorf("EndRun(CANCELLED) of the former driver = %v, and the TERMINAL run of its successor is %v", err, got)
+	}
+	g := second.GetGrant()
+	end := &tapepb.EndRunRequest{RunId: second.GetRunId(), Status: tapepb.RunStatus_RUN_STATUS_TERMINAL,
+		Fence: &tapepb.Fence{Owner: g.GetOwner(), Token: g.GetToken(), GrantId: g.GetGrantId()}}
+	if _, err := next.EndRun(t.Context(), end); err != nil {
 		t.Fatal(err)
 	}
-	for i := range tapeserver.MaxGrants { // each refusal reads the runs of some grants
+	for i := range tapeserver.MaxGrants {
 		if _, err = begin(c, tapeserver.MaxGrants); err == nil {
 			return
 		}
