@@ -51,6 +51,9 @@ func (c Cursor) rest() *pendingRuns {
 // The run's id is derived from the reaction, the app and the entry. Of any number of calls one
 // creates the run; the others leave it unchanged, whatever its state and holder. One round trip.
 //
+// A call creates the run again if the run was purged since: that of a matcher which was paused, while
+// another one had the shard, until the run had been driven, had ended and was purged.
+//
 // Errors: those of runstore.RunStore.CreateRun. The call may be repeated after any of them.
 func (t *Tape) BeginReactionRun(ctx context.Context, reaction string, at Cursor) (Cursor, error) {
 	if at.PendingRuns() == 0 {

@@ -13,6 +13,9 @@ import (
 // status, or all for TaskUnspecified. If they would not fit into one answer, it leaves out the
 // oldest. A task that cannot be read is logged and left out.
 //
+// Of more DONE or DLQ tasks of a shard than the limit, those of the latest entries are returned. After
+// the cursor was moved back, the tasks of earlier entries are newer than these, and are left out.
+//
 // PENDING and CLAIMED tasks take one read per page of the reaction's open tasks. DONE and DLQ tasks
 // are read shard by shard, each from its newest on until the list is full: one read for the
 // reaction, and at least one for each shard and status.
