@@ -51,7 +51,9 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 		t.Fatal(err)
 	}
 	stalled := holdAs(t, s, "stalled", runstore.LeaseSpec{Owner: "holder", TTL: runstore.MaxTTL, MaxStall: runstore.MinTTL})
+	strict := holdAs(t, s, "strict", runstore.LeaseSpec{Owner: "holder", TTL: runstore.MinTTL, Strict: true})
 	past(t, s, over.Lease.ExpiresAt)
+	past(t, s, strict.ExpiresAt)
 	past(t, s, stalled.ExpiresAt.Add(2*runstore.MinTTL-runstore.MaxTTL))
 	checkpoint := runstore.RenewRequest{Fence: taken.Fence(), TTL: runstore.MaxTTL, ID: "checkpoint", Writes: someWrites()}
 	claim := runstore.AcquireRequest{Run: claimed.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute, Grant: "claim"}, Preempt: "test", Writes: someWrites()}
@@ -127,6 +129,12 @@ func costs(t *testing.T, s *spanner.Store) []cost {
 		{"hand a lease off", write, nil, func() error {
 			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{
 				Run: handed.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}, Guards: []runstore.Guard{handed.Fence()},
+			})
+			return err
+		}},
+		{"hand a strict lease off after its expiry", write, runstore.ErrLeaseExpired, func() error {
+			_, err := s.AcquireLease(ctx, runstore.AcquireRequest{
+				Run: strict.Run, LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute}, Guards: []runstore.Guard{strict.Fence()},
 			})
 			return err
 		}},

@@ -134,7 +134,10 @@ func (s *engine) writeOnce(ctx context.Context, tag string, f writer) error {
 
 // attempt is the body of the transaction. After an ambiguous commit it commits even a refusal, by
 // touching the runs' rows: otherwise the write that is refused now could still be applied by the
-// earlier transaction.
+// earlier transaction. It does so as well if a grant is refused because a strict lease is over. The
+// statement of a grant takes shared locks, so the transaction of an earlier call with the same
+// request may still be open; it was judged before the end, and the rows that it has read are
+// unchanged.
 func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, tracker *commitTracker) (refusal, err error) {
 	ambiguous := tracker.unknown()
 	if !ambiguous {
@@ -151,7 +154,8 @@ func (s *engine) attempt(ctx context.Context, tx *spanner.ReadWriteTransaction, 
 	}
 	refuse := func(refusal error) (error, error) {
 		tracker.leaseEnd.Store(nil) // a strict lease does not bound the commit of a refusal
-		if !ambiguous {
+		byClock := requests[0].epoch && errors.Is(refusal, runstore.ErrLeaseExpired)
+		if !ambiguous && !byClock {
 			return nil, refusal
 		}
 		return refusal, s.touch(tx, all)
