@@ -47,11 +47,12 @@ func (s *engine) commit(ctx context.Context, tag string, multiCommitID []byte, b
 // commits returns the request of a batch.
 func commits(batch runstore.Batch, done *runstore.Committed) *request {
 	guards, name := batch.Guards(), rules.BatchResult(batch.ID)
-	if batch.Purge { // a purge deletes the results of callers' ids, so its own result cannot be kept
-		name = ""
+	repeatOf := ""
+	if batch.Purge {
+		name, repeatOf = "", name
 	}
 	return &request{
-		run: batch.Run(), name: name, keys: keysOf(guards, batch.Writes),
+		run: batch.Run(), name: name, repeatOf: repeatOf, keys: keysOf(guards, batch.Writes),
 		decide: func(g *guarded, former *result) (*edit, error) {
 			switch {
 			case former != nil: // also if the run has changed or was purged since

@@ -107,10 +107,7 @@ func (g guardShape) text() string {
 func (s *engine) guard(ctx context.Context, tx *spanner.ReadWriteTransaction, requests []*request, ambiguous bool) (all []*guarded, err error) {
 	params, shape := map[string]any{}, guardShape{runs: len(requests)}
 	for i, r := range requests {
-		k, id := keyOf(r.run), resultID{}
-		if r.name != "" || ambiguous {
-			id = r.id()
-		}
+		k, id := keyOf(r.run), r.lookedUp(ambiguous)
 		shape.records = shape.records || len(r.keys) > 0
 		shape.result = shape.result || len(id.id) > 0
 		shape.epoch = shape.epoch || r.epoch

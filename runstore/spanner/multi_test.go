@@ -158,3 +158,35 @@ func TestLostCommitBeforeAPurge(t *testing.T) {
 		})
 	}
 }
+
+// TestRepeatedPurgeAmongOthers checks that a purge which is a repeat stays one while the commit that it is
+// part of is resolved after a lost reply: the other batch is applied once, and the run is kept.
+func TestRepeatedPurgeAmongOthers(t *testing.T) {
+	t.Parallel()
+	for name, made := range map[string]bool{"applied": true, "not applied": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var tr trick
+			s := open(t, newDatabase(t, newest), tr.through, patient)
+			s.SetAttemptTimeout(hang)
+			hold(t, s, "run")
+			hold(t, s, "second")
+			b := signal("run", "step")
+			b.ID = "step"
+			first := commit(t, s, b)
+			purge := purgeOf("run")
+			purge.ID = "step"
+			loseEvicted(t, &tr, made, func() {})
+			done, err := s.CommitMulti(t.Context(), []runstore.Batch{purge, signal("second", "other")})
+			if err != nil || !tr.played() {
+				t.Fatalf("got %v, want no error after a lost reply", err)
+			}
+			if done[0].LastSeq != first.LastSeq || !done[0].Time.Equal(first.Time) || !done[0].Replayed || done[1].LastSeq != 1 {
+				t.Errorf("got %+v, want the result %+v again, and seq 1 in the other run", done, first)
+			}
+			if kept, other := journalCount(t, s, "run", "step"), journalCount(t, s, "second", "other"); kept != 1 || other != 1 {
+				t.Errorf("the journals have %d and %d of the events, want 1 each", kept, other)
+			}
+		})
+	}
+}

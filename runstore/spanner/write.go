@@ -33,6 +33,10 @@ type request struct {
 	// batches has an id. A stored result with this id proves that the whole commit was applied.
 	multiCommitID []byte
 
+	// repeatOf names the result that makes a purge a repeat. The purge deletes the results under
+	// callers' ids, so its own result has no name.
+	repeatOf string
+
 	adapterID []byte // the adapter's id of this write
 	// foundBefore: the result under the caller's id was stored before this call had an ambiguous
 	// commit, so an earlier call applied the write.
@@ -47,6 +51,19 @@ func (r *request) id() resultID {
 		return callersID(r.name)
 	}
 	return resultID{kind: batchKind, id: r.adapterID}
+}
+
+// lookedUp returns the id of the result to look up, zero for none. After an ambiguous commit it is
+// the id under which this write stores its result.
+func (r *request) lookedUp(ambiguous bool) resultID {
+	switch {
+	case r.name != "" || ambiguous:
+		return r.id()
+	case r.repeatOf != "":
+		return callersID(r.repeatOf)
+	default:
+		return resultID{}
+	}
 }
 
 // errNothingToWrite ends a transaction without a commit.
@@ -227,6 +244,9 @@ func (s *engine) lookUpResults(ctx context.Context, tx *spanner.ReadWriteTransac
 		if _, gone := g.judged(); len(g.Done) > 0 && (gone == nil || g.ambiguous) {
 			formers[i] = newest(g.Done)
 			r.foundBefore = r.foundBefore || !ambiguous
+			if r.name == "" && !ambiguous { // a purge that is a repeat
+				r.name, r.counted = r.repeatOf, false
+			}
 			applied = applied || r.name == "" || len(r.multiCommitID) > 0 && bytes.Equal(r.multiCommitID, formers[i].Whole)
 		}
 		if r.resultEvicted(g, ambiguous) {

@@ -34,6 +34,10 @@ func Once() []harness.Case {
 			Batches of one id are committed to two runs. Each applies to its own run, and then a repeat on a run returns
 			that run's result. A store that looks an id up without its run takes the second batch for a repeat of the
 			first, and does not apply it, or returns the result of the other run for a repeat.`},
+		{Guarantee: "I8", Name: "a-purge-under-a-remembered-id-is-a-repeat", Run: purgeRepeats, Doc: `
+			A batch with an id is committed, and then a purge of the run under the same id, through two handles. The
+			purge returns the first result and changes nothing; under a new id it removes the run. A store that looks
+			no id up for a purge deletes a run for a request that it must take for a repeat.`},
 		{Guarantee: "I8", Name: "a-refused-batch-is-not-remembered", Run: refusedNotRemembered, Doc: `
 			A batch with an id is ErrConflict twice, another write makes its guard hold, and the caller commits it
 			again. The batch applies and is not marked as replayed; a further repeat is. A store that records an id
@@ -199,6 +203,21 @@ func idBelongsToRun(t harness.T, e *harness.Env) {
 		repeats(t, fmt.Sprintf("a repeat on run %q", b.Run()), b, first[i], e.Store)
 	}
 	kit.Equal(t, "journal of the second run", kit.JournalText(kit.Journal(t, e.Store, "two")), "two@0 two@0")
+}
+
+func purgeRepeats(t harness.T, e *harness.Env) {
+	lease := kit.SeedFixture(t, e, "run")
+	b := runstore.NewBatch("run", lease.Fence())
+	b.ID = runstore.NewBatchID()
+	b.Append("event", []byte("event"))
+	first := kit.MustCommit(t, e.Store, b)
+	purge := runstore.NewBatch("run", lease.Fence())
+	purge.ID, purge.Purge = b.ID, true
+	repeats(t, "a purge under the id of a batch", purge, first, e.Store, e.Reopen(t))
+	purge.ID = runstore.NewBatchID()
+	kit.MustCommit(t, e.Store, purge)
+	_, err := e.Store.GetRun(t.Context(), "run")
+	harness.Refused(t, "get after a purge under a new id", err, runstore.ErrNotFound)
 }
 
 func refusedNotRemembered(t harness.T, e *harness.Env) {
