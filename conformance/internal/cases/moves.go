@@ -25,6 +25,10 @@ func Moves() []harness.Case {
 			above every version of before. Grants of before are over, and new tokens are higher (I2). A store that
 			gives imported events the time or the token of the import rewrites history; one that loses an index entry
 			loses work.`},
+		{Guarantee: "I4", Name: "a-scan-of-runs-goes-past-purged-ones", Needs: []harness.Need{harness.NeedMove}, Run: scansPastPurged, Doc: `
+			Of ten runs seven are purged: the first three of a scan, three in the middle and the last. Scans in pages of
+			one, two and ten runs then find exactly the three that are left, in the same order. A store that takes a page
+			of purged runs for the end leaves the rest out of an export, which reports success.`},
 		{Guarantee: "I4", Name: "a-part-of-a-history-is-imported-once", Needs: []harness.Need{harness.NeedMove}, Run: importsOnce, Doc: `
 			A part of a history with events is sent twice, and one that leaves a gap is sent: both are ErrConflict and
 			change nothing. A store that appends them whatever their seq makes a journal that contradicts the records
@@ -117,6 +121,43 @@ func moves(t harness.T, e *harness.Env) {
 	}
 	if v := kit.Put(t, e.Store, "new", "gone", 0, "again"); v < 2 {
 		t.Errorf("a record that was deleted before the move begins at version %d again", v)
+	}
+}
+
+func scansPastPurged(t harness.T, e *harness.Env) {
+	const runs = 10
+	mover := kit.Capability[runstore.Mover](e.Store)
+	scan := func(limit int) (all []runstore.RunID) {
+		t.Helper()
+		for after := runstore.RunID(""); len(all) <= runs; after = all[len(all)-1] {
+			page, err := mover.ScanRuns(t.Context(), after, limit)
+			if err != nil || len(page) > limit {
+				t.Fatalf("scan of %d runs after %q: %q, %v", limit, after, page, err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			all = append(all, page...)
+		}
+		return all
+	}
+	for i := range runs {
+		e.Create(t, runstore.RunID(fmt.Sprint("run-", i)))
+	}
+	all := scan(runs)
+	if len(all) != runs {
+		t.Fatalf("a scan finds the runs %q, want %d", all, runs)
+	}
+	left := []runstore.RunID{all[3], all[4], all[8]}
+	for _, id := range all {
+		if !slices.Contains(left, id) {
+			b := runstore.NewBatch(id, runstore.Unguarded("test"))
+			b.Purge = true
+			kit.MustCommit(t, e.Store, b)
+		}
+	}
+	for _, limit := range []int{1, 2, runs} {
+		kit.Equal(t, fmt.Sprintf("runs in pages of %d", limit), scan(limit), left)
 	}
 }
 
