@@ -209,3 +209,20 @@ func commit(t testing.TB, s *spanner.Store, b runstore.Batch) runstore.Committed
 	}
 	return done
 }
+
+// setSeenAhead records a last write to the run an hour from now, and returns that time.
+func setSeenAhead(t testing.TB, p testDatabase, s *spanner.Store, id runstore.RunID) time.Time {
+	t.Helper()
+	now, err := s.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash, _ := spanner.KeyOf(id)
+	ahead := now.Add(time.Hour)
+	if _, err := raw(t, p).Apply(t.Context(), []*client.Mutation{
+		client.Update("Runs", []string{"RunHash", "Run", "Seen"}, []any{hash, []byte(id), ahead}),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return ahead
+}

@@ -165,6 +165,22 @@ func TestRestoredStore(t *testing.T) {
 	}
 }
 
+// TestRestoredFromALongName checks that a database whose former name is longer than a reason may be is
+// opened, and its epoch raised.
+func TestRestoredFromALongName(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, fair)
+	open(t, p)
+	if _, err := raw(t, p).Apply(t.Context(), []*client.Mutation{
+		client.Update("Store", []string{"One", "Incarnation"}, []any{1, "projects/" + strings.Repeat("p", 300)}),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if all := epochs(t, open(t, p)); len(all) != 1 || len(all[0].Reason) != runstore.MaxOwner {
+		t.Errorf("got the epochs %+v, want one with a reason of %d bytes", all, runstore.MaxOwner)
+	}
+}
+
 // created has the Admin API answer for the database's creation time; nil refuses the answer.
 func created(at *timestamppb.Timestamp) func(o *spanner.Options) {
 	return func(o *spanner.Options) {

@@ -115,6 +115,27 @@ func TestResultsOfAPurgedRunAreReplaced(t *testing.T) {
 	}
 }
 
+// TestResultsOfAPurgedRunAreNotThoseOfARepeat checks that a repeat finds no run after a purge, although
+// the rows of the purged run, results among them, are not deleted yet.
+func TestResultsOfAPurgedRunAreNotThoseOfARepeat(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, fair)
+	s := open(t, p, patient)
+	hold(t, s, "run")
+	b := signal("run", "event")
+	b.ID = "id"
+	commit(t, s, b)
+	cut := p.server.Refuse(0, codes.PermissionDenied, p.reads("purging"))
+	defer cut.Stop()
+	commit(t, s, purgeOf("run"))
+	if n := count(t, raw(t, p), "SELECT COUNT(*) FROM Writes WHERE Callers"); n == 0 {
+		t.Fatal("the results are deleted already")
+	}
+	if done, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrNotFound) {
+		t.Errorf("got %+v, %v, want ErrNotFound", done, err)
+	}
+}
+
 // A purge stands whether or not its rows could be deleted. Nobody sees them, and the next
 // handle deletes them.
 func TestPurgeIsFinished(t *testing.T) {
