@@ -6,8 +6,8 @@
 //
 // A [Reading] therefore keeps two values apart, as a time.Time does: the time of day, which tests
 // replace ([New]) to set it wrong, and a monotonic reading, which steps do not change. Durations
-// come from the monotonic reading alone, except for [Clock.LeastUntil]. A Reading is not a time.Time, so that it cannot be
-// compared with a time of the store by mistake: that requires a call of Wall.
+// come from the monotonic reading alone, except for [Clock.LeastUntil] and [Clock.MostSince]. A Reading is not a
+// time.Time, so that it cannot be compared with a time of the store by mistake: that requires a call of Wall.
 //
 // The adapters of this module read no other clock of their process; package internal/clocklint
 // enforces that.
@@ -33,6 +33,14 @@ func (c Clock) Read() Reading {
 
 // Since returns the time elapsed since r.
 func (c Clock) Since(r Reading) time.Duration { return c.Read().Sub(r) }
+
+// MostSince returns the time elapsed since r, as Since does or by the time of day, whichever is more. It bounds
+// what may have happened since r. Since alone does not, because the monotonic clock may stop while the machine is
+// suspended. The result may be too long: the time of day may have been set ahead.
+func (c Clock) MostSince(r Reading) time.Duration {
+	now := c.Read()
+	return max(now.Sub(r), now.Wall().Sub(r.Wall()))
+}
 
 // Until returns the time left until r; it may be negative.
 func (c Clock) Until(r Reading) time.Duration { return r.Sub(c.Read()) }

@@ -74,6 +74,34 @@ func TestLeastUntil(t *testing.T) {
 	}
 }
 
+// TestMostSince checks that a step ahead of the time of day, which is what a suspend looks like where the monotonic
+// clock stops, prolongs the time elapsed, and that a step back does not shorten it.
+func TestMostSince(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name       string
+		step, want time.Duration // want is what has elapsed after 5 s
+	}{
+		{"not at all", 0, 5 * time.Second},
+		{"ahead", time.Hour, time.Hour + 5*time.Second},
+		{"back", -time.Hour, 5 * time.Second},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				skew := time.Duration(0)
+				c := localclock.New(func() time.Time { return time.Now().Add(skew) })
+				began := c.Read()
+				time.Sleep(5 * time.Second)
+				skew = tc.step
+				if got := c.MostSince(began); got != tc.want {
+					t.Errorf("got %v, want %v", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
 // The zero clock is the system's, and the zero reading long ago.
 func TestZero(t *testing.T) {
 	t.Parallel()

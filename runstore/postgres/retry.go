@@ -64,7 +64,7 @@ func (e *engine) settle(ctx context.Context, r *request, t *outcome.Backoff) (*w
 			requests: []*request{r},
 		}
 		st.read = st.readSettled
-		st.onConn = func() { st.args[3] = e.clock.Since(r.sent).Microseconds() }
+		st.onConn = func() { st.args[3] = e.clock.MostSince(r.sent).Microseconds() }
 		answers, err := e.roundTrip(ctx, []*statement{st})
 		switch {
 		case err == nil && (answers[0].status == statusApplied || answers[0].status == statusAppliedBefore):
@@ -140,8 +140,9 @@ func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err
 	var age, oldest int64
 	err = conn.QueryRow(ctx, e.sql(sqlRunForgotten), []byte(r.run), r.resultKey == nil).Scan(&purgedEver, &evictsPurges, &purgedNow, &age, &evicts, &oldest)
 	// The ages are compared with the time until the end of this request, not until its start: the run
-	// may have been created, or have got its oldest result, a moment after the write was sent.
-	since := e.clock.Since(r.sent).Microseconds()
+	// may have been created, or have got its oldest result, a moment after the write was sent. That time must
+	// not be too short, hence MostSince.
+	since := e.clock.MostSince(r.sent).Microseconds()
 	deletable := purgedEver
 	if w.purge {
 		deletable = evictsPurges

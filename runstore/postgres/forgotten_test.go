@@ -1,0 +1,87 @@
+package postgres_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
+)
+
+// suspended sets the clock of a handle whose machine was suspended: the time of day shows it, the monotonic clock
+// does not.
+func suspended(by *atomic.Int64) func(*pgxpool.Config, *postgres.Options) {
+	return func(_ *pgxpool.Config, o *postgres.Options) {
+		o.Clock = func() time.Time { return time.Now().Add(time.Duration(by.Load())) }
+	}
+}
+
+// The machine of a handle is suspended with a commit in flight, whose reply is lost. Meanwhile the run is purged
+// and created anew, or has forgotten the result. The commit is not sent again.
+func TestSuspendedWithACommitInFlight(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		meanwhile func(t *testing.T, other *postgres.Store)
+		age       string // makes what happened meanwhile an hour older
+		writes    func(b *runstore.Batch)
+		records   int // that are left, each at its first version
+	}{
+		"purged and created anew": {
+			meanwhile: func(t *testing.T, other *postgres.Store) {
+				purge(t, other, "run")
+				if _, err := other.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+					t.Error(err)
+				}
+			},
+			age:    `UPDATE tapestore.runs SET created = created - interval '1 hour'`,
+			writes: func(b *runstore.Batch) { b.Append("test", []byte("event")) },
+		},
+		"forgotten": {
+			meanwhile: func(t *testing.T, other *postgres.Store) {
+				for range 3 * runstore.RememberedBatches {
+					b := runstore.NewBatch("run", runstore.Unguarded("test"))
+					b.ID = runstore.NewBatchID()
+					commit(t, other, b)
+				}
+			},
+			age: `UPDATE tapestore.batches SET at = at - interval '1 hour'`,
+			writes: func(b *runstore.Batch) {
+				b.ID = runstore.NewBatchID()
+				b.Put("key", []byte("value"))
+			},
+			records: 1,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			other := open(t, address)
+			var by atomic.Int64
+			i := &interloper{wire: &wire{}, before: ".settle("}
+			i.do = func() {
+				tc.meanwhile(t, other)
+				exec(t, connect(t, address), tc.age)
+				by.Store(int64(2 * time.Hour))
+			}
+			s := open(t, with(address, "default_query_exec_mode=exec"), i.through, suspended(&by))
+			if _, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run"}); err != nil {
+				t.Fatal(err)
+			}
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			tc.writes(&b)
+			i.lose(loseReply, "")
+			if _, err := s.Commit(t.Context(), b); !errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Errorf("got error %v, want ErrUnknownOutcome", err)
+			}
+			wantJournal(t, other, "run")
+			records, err := other.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"key"}})
+			if err != nil || len(records) != tc.records || tc.records > 0 && records[0].Version != 1 {
+				t.Errorf("got records %+v, %v, want %d, at version 1", records, err, tc.records)
+			}
+		})
+	}
+}
