@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -81,6 +82,47 @@ func TestSuspendedWithACommitInFlight(t *testing.T) {
 			records, err := other.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"key"}})
 			if err != nil || len(records) != tc.records || tc.records > 0 && records[0].Version != 1 {
 				t.Errorf("got records %+v, %v, want %d, at version 1", records, err, tc.records)
+			}
+		})
+	}
+}
+
+// The reply of a creation is lost. Before it is settled the run is granted so often that its row has no trace of
+// the creation left, and is purged in one case. The creation is not sent again.
+func TestLostCreationBeforeManyGrants(t *testing.T) {
+	t.Parallel()
+	for _, purged := range []bool{true, false} {
+		t.Run(fmt.Sprint("purged: ", purged), func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			other := open(t, address)
+			i := &interloper{wire: &wire{}, before: ".settle("}
+			i.do = func() {
+				for range 16 {
+					if _, err := other.AcquireLease(t.Context(), runstore.AcquireRequest{
+						Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "owner", TTL: time.Minute}, Preempt: "test",
+					}); err != nil {
+						t.Errorf("preempt: %v", err)
+					}
+				}
+				if purged {
+					purge(t, other, "run")
+				}
+			}
+			s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
+			spec := runstore.RunSpec{ID: "run"}
+			if purged {
+				spec.Writes.Append("test", []byte("event"))
+			}
+			i.lose(loseReply, "")
+			if created, err := s.CreateRun(t.Context(), spec); !errors.Is(err, runstore.ErrForgotten) {
+				t.Errorf("got %+v, %v, want ErrForgotten", created, err)
+			}
+			if !i.harmed() {
+				t.Error("no message was lost")
+			}
+			if run, err := other.GetRun(t.Context(), "run"); purged != errors.Is(err, runstore.ErrNotFound) {
+				t.Errorf("got run %+v, %v, want none if and only if it was purged", run, err)
 			}
 		})
 	}

@@ -120,15 +120,15 @@ func (e *engine) findTerm(ctx context.Context, r *request, a *writeResult) error
 // forgottenSince returns an error if the trace of a write that was not found may have been deleted since
 // the write was sent: by a purge, or because the run has more results than it remembers. A creation and a
 // purge leave their traces in the run's row, which outlives the run, and a heartbeat needs none. The row has
-// the last 16 traces of grants, creations and purges, so it can evict that of a purge only if the run was
-// created anew and granted many times since.
+// the last 16 traces of grants, creations and purges, so it can evict that of a creation or a purge only if the
+// run was created and granted many times since.
 //
 // It reads after settle, whose snapshot may be older than a purge that settle waited for, and which
 // itself compares the results with the time until it was sent: while it waited for the run's lock, other
 // writes may have evicted the trace. A purge of a run with anything in it raises version_floor.
 func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err error) {
 	w := r.write
-	if w == nil || w.op == opCreate {
+	if w == nil {
 		return nil, nil
 	}
 	conn, done, err := e.connect(ctx, forRead)
@@ -144,7 +144,7 @@ func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err
 	// not be too short, hence MostSince.
 	since := e.clock.MostSince(r.sent).Microseconds()
 	deletable := purgedEver
-	if w.purge {
+	if w.purge || w.op == opCreate {
 		deletable = evictsPurges
 	}
 	switch {
@@ -158,8 +158,8 @@ func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err
 	return nil, nil
 }
 
-// errPurged is the error of an ambiguous write whose trace a purge may have deleted.
-var errPurged = fmt.Errorf("postgres: the run was purged since: %w", runstore.ErrForgotten)
+// errPurged is the error of an ambiguous write whose trace a purge, or many grants, may have deleted.
+var errPurged = fmt.Errorf("postgres: the run may have been purged since: %w", runstore.ErrForgotten)
 
 var errEvicted = fmt.Errorf("postgres: the run had more writes since than it remembers: %w", runstore.ErrForgotten)
 
