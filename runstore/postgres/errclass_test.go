@@ -58,6 +58,8 @@ func TestClassify(t *testing.T) {
 		{serverError("FATAL", "08006"), "ambiguous"},
 		{serverError("ERROR", "08P01"), "ambiguous"},
 		{serverError("FATAL", ""), "ambiguous"},
+		{&pgconn.PgError{Severity: "FATAL", Code: "58000"}, "ambiguous"}, // of a proxy that leaves out the field V
+		{&pgconn.PgError{Severity: "ERROR", Code: "58000"}, "rolled back"},
 		// The connection broke, or the driver gave up.
 		{io.ErrUnexpectedEOF, "ambiguous"},
 		{io.EOF, "ambiguous"},

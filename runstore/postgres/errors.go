@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,7 @@ func classify(err error) errClass {
 			return classRetryable
 		case strings.HasPrefix(code, "08"), strings.HasPrefix(code, "57P"), code == "40003": // 40003: statement completion unknown
 			return classAmbiguous
-		case server.SeverityUnlocalized == "FATAL" || server.SeverityUnlocalized == "PANIC":
+		case severity(server) == "FATAL" || severity(server) == "PANIC":
 			return classAmbiguous
 		default:
 			return classRolledBack
@@ -85,6 +86,11 @@ func classify(err error) errClass {
 	default:
 		return classAmbiguous
 	}
+}
+
+// severity returns the severity of an error. A proxy may leave out the field that is not localized.
+func severity(server *pgconn.PgError) string {
+	return cmp.Or(server.SeverityUnlocalized, server.Severity)
 }
 
 // rejected returns the error of an operation whose class is classRolledBack. Nothing was applied.

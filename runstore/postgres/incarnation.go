@@ -48,7 +48,7 @@ func (e *engine) recheck(ctx context.Context, conn *pgx.Conn, err error) error {
 	if !errors.As(err, &guard) || !errors.As(guard, &server) || server.Code != codeDivisionByZero && !incarnationHidden(server) {
 		return err
 	}
-	if server.SeverityUnlocalized != "ERROR" { // FATAL is the proxy's
+	if severity(server) != "ERROR" { // FATAL is the proxy's
 		return err
 	}
 	if err := e.checkConn(ctx, ctx, conn); err != nil {
