@@ -14,6 +14,9 @@ func (e *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstor
 	}
 	a, err := e.perform(ctx, commitRequest(batch))
 	if err != nil {
+		if batch.Purge {
+			e.collectIfUnknown(err)
+		}
 		return done, err
 	}
 	if a.status != statusApplied && a.status != statusAppliedBefore {

@@ -23,8 +23,12 @@ func (e *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]r
 	}
 	done, err := e.performMulti(ctx, batches, requests)
 	for _, b := range batches {
-		if err == nil && b.Purge {
+		switch {
+		case !b.Purge:
+		case err == nil:
 			e.collectAfter(ctx, b.Run())
+		default:
+			e.collectIfUnknown(err)
 		}
 	}
 	return done, err

@@ -42,6 +42,13 @@ func (e *engine) collectAfter(ctx context.Context, id runstore.RunID) {
 	}
 }
 
+// collectIfUnknown makes the background collect the garbage of a purge that may have been applied.
+func (e *engine) collectIfUnknown(err error) {
+	if errors.Is(err, runstore.ErrUnknownOutcome) {
+		signal(e.leftGarbage)
+	}
+}
+
 const (
 	// minCollectPause is the first pause of collectLeft: 100 ms, some steps of another collector.
 	minCollectPause = 100 * time.Millisecond

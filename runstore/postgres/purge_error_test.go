@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
@@ -64,4 +66,45 @@ func TestGarbageIsCollectedAfterAnErrorOfOpen(t *testing.T) {
 		open(t, address)
 	})
 	await(t, "the garbage to be collected", func() bool { return get[int](t, conn, leavings) == 0 })
+}
+
+// The reply of a purge is lost, and its caller's context ends before the outcome is known. The handle collects the
+// garbage that there is if the purge was applied.
+func TestPurgeOfUnknownOutcomeIsCollected(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		loses  string // the statement whose reply is lost
+		commit func(ctx context.Context, s *postgres.Store, b runstore.Batch) error
+	}{
+		"of one run": {"", func(ctx context.Context, s *postgres.Store, b runstore.Batch) error {
+			_, err := s.Commit(ctx, b)
+			return err
+		}},
+		"of several runs": {"lock_runs", func(ctx context.Context, s *postgres.Store, b runstore.Batch) error {
+			_, err := s.CommitMulti(ctx, []runstore.Batch{b, runstore.NewBatch("other", runstore.Unguarded("test"))})
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			conn := connect(t, address)
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			i := &interloper{wire: &wire{}, before: ".settle(", do: end}
+			s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
+			hold(t, s, "other")
+			purgeable(t, s, conn, "run", 5000)
+			b := runstore.NewBatch("run", runstore.Unguarded("test"))
+			b.Purge = true
+			i.lose(loseReply, tc.loses)
+			if err := tc.commit(ctx, s, b); !errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Fatalf("got error %v, want ErrUnknownOutcome", err)
+			}
+			if _, err := s.GetRun(t.Context(), "run"); !errors.Is(err, runstore.ErrNotFound) {
+				t.Fatalf("got error %v, want a run that is purged", err)
+			}
+			await(t, "the garbage to be collected", func() bool { return get[int](t, conn, leavings) == 0 })
+		})
+	}
 }
