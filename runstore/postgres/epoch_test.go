@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -155,5 +156,26 @@ func TestRaiseOfTheEpochTakesAnyTime(t *testing.T) {
 				t.Errorf("a raise that takes longer than a statement may: %v", err)
 			}
 		})
+	}
+}
+
+// A raise that a newer schema refuses returns also if the pool has one connection: it has given the connection back
+// before it reads the schema's version.
+func TestRefusedRaiseOverOneConnection(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	s, conn := open(t, with(address, "pool_max_conns=1")), connect(t, address)
+	exec(t, conn, `ALTER FUNCTION tapestore.raise_epoch RENAME TO renamed`)
+	exec(t, conn, `INSERT INTO tapestore.migrations (version) VALUES (99)`)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := s.RaiseEpoch(ctx, "test")
+		answered <- err
+	}()
+	await(t, "the refusal", func() bool { return len(answered) > 0 })
+	if err := <-answered; !errors.Is(err, runstore.ErrUnsupported) {
+		t.Errorf("got error %v, want ErrUnsupported", err)
 	}
 }

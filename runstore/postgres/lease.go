@@ -202,11 +202,11 @@ func (e *engine) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.
 			return 0, outcome.Unavailable(outcome.Cause(ctx, err))
 		}
 	}
-	defer done()
 	err = acknowledged(conn.Conn(), func() (err error) {
 		epoch, err = e.raiseEpoch(ctx, conn.Conn(), reason, at, false)
 		return err
 	})
+	done() // rejected needs a connection
 	if err != nil {
 		if classify(err) == classAmbiguous {
 			return 0, outcome.Unknown(outcome.Cause(ctx, err))
