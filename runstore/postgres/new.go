@@ -2,8 +2,10 @@ package postgres
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
@@ -43,9 +45,12 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Store, error)
 
 // acquire takes a connection from the pool, checked once (checkConn).
 func (e *engine) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	conn, err := e.pool.Acquire(ctx)
-	if err != nil || !e.shared { // the store's own pool checks each connection that it makes
-		return conn, err
+	if !e.shared { // the store's own pool checks each connection that it makes, and Close closes it
+		return e.pool.Acquire(ctx)
+	}
+	conn, err := e.acquireShared(ctx)
+	if err != nil {
+		return nil, err
 	}
 	const checkedKey = "tapestore.checked."
 	kept := conn.Conn().PgConn().CustomData()
@@ -57,6 +62,27 @@ func (e *engine) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		kept[checkedKey+e.opts.Schema] = true
 	}
 	return conn, nil
+}
+
+// acquireShared takes a connection from the caller's pool. The wait for it ends when Close begins, because the
+// caller may have all connections for long.
+func (e *engine) acquireShared(ctx context.Context) (*pgxpool.Conn, error) {
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		select {
+		case <-e.closed:
+			cancel(puddle.ErrClosedPool)
+		case <-stop:
+		}
+	}()
+	conn, err := e.pool.Acquire(waiting)
+	if err != nil && errors.Is(context.Cause(waiting), puddle.ErrClosedPool) {
+		return nil, puddle.ErrClosedPool
+	}
+	return conn, err
 }
 
 // checkShared checks the session first, so that a pool that the store refuses gets no schema.
