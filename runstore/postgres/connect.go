@@ -183,12 +183,12 @@ func mayCancelNext(ctx context.Context, conn *pgconn.PgConn) bool {
 var errNotMigrated = errors.New("postgres: the schema is of another version")
 
 // checkConn checks a new connection before it is used. It raises the epoch if the server is another
-// incarnation than the one that the epoch belongs to, and makes sure that the server has a commit
-// on disk when it acknowledges it. A failover breaks all connections, so no statement runs on a
+// incarnation than the one that the epoch belongs to, repeats a migration that was lost with the former
+// one, and makes sure that the server has a commit on disk when it acknowledges it. A failover breaks all connections, so no statement runs on a
 // promoted server before this check. Behind a proxy that keeps them, the guard of each write sees
 // the other server (incarnation.go).
 //
-// ctx bounds the check, and lifetime a raise of the epoch, which may take longer.
+// ctx bounds the check, and lifetime a migration and a raise of the epoch, which may take longer.
 func (e *engine) checkConn(ctx, lifetime context.Context, conn *pgx.Conn) error {
 	var at, known incarnation
 	var standby, asynchronous bool
@@ -216,8 +216,13 @@ func (e *engine) checkConn(ctx, lifetime context.Context, conn *pgx.Conn) error 
 	if err := look(); err != nil {
 		return err
 	}
-	if !e.migrated.Load() && version != len(migrations) {
+	switch {
+	case !e.migrated.Load() && version != len(migrations):
 		return errNotMigrated
+	case version < len(migrations):
+		if err := e.migrateAgain(lifetime, conn, version); err != nil {
+			return err
+		}
 	}
 	if isolation != readCommitted {
 		return errIsolation(isolation)
@@ -284,8 +289,8 @@ func (e *engine) raiseForIncarnation(lifetime context.Context, conn *pgx.Conn, k
 	return runstore.CheckEpoch(epoch)
 }
 
-// maxRaise is how long a raise of the epoch may take: 10 minutes. A server that falls silent meanwhile keeps
-// a connection, and Close, for no longer.
+// maxRaise is how long a raise of the epoch, or a migration by an open handle, may take: 10 minutes. A server
+// that falls silent meanwhile keeps a connection, and Close, for no longer.
 const maxRaise = 10 * time.Minute
 
 // raiseEpoch raises the epoch and returns it. If ifOther is set, it raises the epoch only if the store was in

@@ -71,11 +71,25 @@ func (e *engine) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error 
 	if err != nil || version == len(migrations) {
 		return err
 	}
+	return e.migrateConn(ctx, conn, version)
+}
+
+// migrateConn migrates the schema from a version over a connection, if this program may.
+func (e *engine) migrateConn(ctx context.Context, conn *pgx.Conn, version int) error {
 	if e.opts.NoMigrate {
 		return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "schema", Problem: fmt.Sprintf(
 			"%q is at version %d, this program needs %d, and migration is turned off", e.opts.Schema, version, len(migrations))}
 	}
 	return e.explainMigration(e.migrateTo(ctx, conn, len(migrations)), version)
+}
+
+// migrateAgain migrates a schema that had this program's version when the handle was opened: the server was
+// replaced by one that lacks the last migration, as it may lack the last commits.
+func (e *engine) migrateAgain(ctx context.Context, conn *pgx.Conn, version int) error {
+	ctx, cancel := context.WithTimeout(ctx, maxRaise)
+	defer cancel()
+	unbindStatement(conn)
+	return e.migrateConn(ctx, conn, version)
 }
 
 // queryer is a connection or a transaction.
