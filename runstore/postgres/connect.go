@@ -109,7 +109,7 @@ func (e *engine) connectAlone(ctx context.Context, config *pgx.ConnConfig) (*pgx
 // statement.
 var errCancelInFlight = errors.New("postgres: a cancel request may be in flight")
 
-// settings returns the session settings that protect the store from statements and transactions
+// settings returns the session settings that protect the store from statements, transactions and clients
 // that hang, and that fix the plans of prepared statements. Plans are the same for all values. A
 // plan made while the store was small or not analyzed would scan and sort tables that have grown
 // since, so sequential and bitmap scans are off.
@@ -126,6 +126,12 @@ func (e *engine) settings() map[string]string {
 		"enable_seqscan":                      "off",
 		"enable_bitmapscan":                   "off",
 		"jit":                                 "off",
+		// The server notices after half a minute that a client's host is gone. By the defaults of Linux that takes
+		// two hours, in which a transaction that was being sent keeps its locks and delays the feed.
+		"tcp_keepalives_idle":     "15",
+		"tcp_keepalives_interval": "5",
+		"tcp_keepalives_count":    "3",
+		"tcp_user_timeout":        "30000",
 	}
 }
 
@@ -184,9 +190,9 @@ var errNotMigrated = errors.New("postgres: the schema is of another version")
 
 // checkConn checks a new connection before it is used. It raises the epoch if the server is another
 // incarnation than the one that the epoch belongs to, repeats a migration that was lost with the former
-// one, and makes sure that the server has a commit on disk when it acknowledges it. A failover breaks all connections, so no statement runs on a
-// promoted server before this check. Behind a proxy that keeps them, the guard of each write sees
-// the other server (incarnation.go).
+// one, and makes sure that the server has a commit on disk when it acknowledges it. A failover breaks all
+// connections, so no statement runs on a promoted server before this check. Behind a proxy that keeps
+// them, the guard of each write sees the other server (incarnation.go).
 //
 // ctx bounds the check, and lifetime a migration and a raise of the epoch, which may take longer.
 func (e *engine) checkConn(ctx, lifetime context.Context, conn *pgx.Conn) error {

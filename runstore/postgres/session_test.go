@@ -3,12 +3,16 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
 // onDB sets what every new session of the database begins with.
@@ -133,5 +137,43 @@ func TestOtherIsolationIsRefused(t *testing.T) {
 	var limit *runstore.InputError
 	if !errors.As(err, &limit) || limit.Field != "default_transaction_isolation" {
 		t.Errorf("got error %v, want one that names default_transaction_isolation", err)
+	}
+}
+
+// The server looks after half a minute whether a silent client's host is still there, unless the caller's
+// configuration says otherwise.
+func TestSessionSettings(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	for name, tc := range map[string]struct {
+		own  map[string]string
+		want map[string]string
+	}{
+		"the store's": {nil, map[string]string{
+			"tcp_keepalives_idle": "15", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3", "tcp_user_timeout": "30000",
+		}},
+		"the caller's": {map[string]string{"tcp_user_timeout": "60000"}, map[string]string{"tcp_keepalives_idle": "15", "tcp_user_timeout": "60000"}},
+	} {
+		var shown atomic.Pointer[map[string]string]
+		open(t, address, func(c *pgxpool.Config, _ *postgres.Options) {
+			for setting, value := range tc.own {
+				c.ConnConfig.RuntimeParams[setting] = value
+			}
+			c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+				got := map[string]string{}
+				for setting := range tc.want {
+					var value string
+					if err := conn.QueryRow(ctx, "SELECT current_setting($1)", pgx.QueryExecModeExec, setting).Scan(&value); err != nil {
+						return err
+					}
+					got[setting] = value
+				}
+				shown.Store(&got)
+				return nil
+			}
+		})
+		if got := *shown.Load(); !maps.Equal(got, tc.want) {
+			t.Errorf("%s: got %v, want %v", name, got, tc.want)
+		}
 	}
 }
