@@ -127,3 +127,38 @@ func TestLostCreationBeforeManyGrants(t *testing.T) {
 		})
 	}
 }
+
+// A release that never reached the server is sent again, also in a run that has forgotten results of batches with
+// ids: so few results were added since that none of them can have evicted its own.
+func TestLostReleaseOfALongRun(t *testing.T) {
+	t.Parallel()
+	w := &wire{}
+	s := open(t, with(database(t), "default_query_exec_mode=exec"), w.through)
+	lease := hold(t, s, "run")
+	for range 3 * runstore.RememberedBatches {
+		b := appending(lease, "event")
+		b.ID = runstore.NewBatchID()
+		commit(t, s, b)
+	}
+	w.lose(loseRequest, "")
+	if _, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()}); err != nil {
+		t.Errorf("got error %v, want a release", err)
+	}
+	if !w.harmed() {
+		t.Error("no message was lost")
+	}
+}
+
+// A commit to a run that was purged long ago never reached the server: its outcome is certain.
+func TestLostCommitToAPurgedRun(t *testing.T) {
+	t.Parallel()
+	w := &wire{}
+	s := open(t, with(database(t), "default_query_exec_mode=exec"), w.through)
+	lease := hold(t, s, "run")
+	commit(t, s, appending(lease, "event"))
+	purge(t, s, "run")
+	w.lose(loseRequest, "")
+	if _, err := s.Commit(t.Context(), appending(lease, "event")); !errors.Is(err, runstore.ErrNotFound) {
+		t.Errorf("got error %v, want ErrNotFound", err)
+	}
+}

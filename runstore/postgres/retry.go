@@ -96,8 +96,8 @@ func (e *engine) settle(ctx context.Context, r *request, t *outcome.Backoff) (*w
 }
 
 // findTerm corrects the time of a settled grant without writes after which another handle took the lease:
-// tapestore.settle returns the time of the run's last grant. The time stays if the run has too many
-// terms since, or was purged.
+// tapestore.settle returns a time before it was sent. That stays if the run has too many terms since, or was
+// purged.
 func (e *engine) findTerm(ctx context.Context, r *request, a *writeResult) error {
 	if r.operation() != opAcquire || a.head.State != rules.None || a.resultToken != 0 {
 		return nil
@@ -136,11 +136,11 @@ func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err
 		return nil, err
 	}
 	defer done()
-	var purgedEver, evictsPurges, purgedNow, evicts bool
+	var purgedEver, evictsPurges, evicts bool
 	var age, oldest int64
-	err = conn.QueryRow(ctx, e.sql(sqlRunForgotten), []byte(r.run), r.resultKey == nil).Scan(&purgedEver, &evictsPurges, &purgedNow, &age, &evicts, &oldest)
+	err = conn.QueryRow(ctx, e.sql(sqlRunForgotten), []byte(r.run), r.resultKey == nil).Scan(&purgedEver, &evictsPurges, &age, &evicts, &oldest)
 	// The ages are compared with the time until the end of this request, not until its start: the run
-	// may have been created, or have got its oldest result, a moment after the write was sent. That time must
+	// may have been purged or created, or have got its oldest result, a moment after the write was sent. That time must
 	// not be too short, hence MostSince.
 	since := e.clock.MostSince(r.sent).Microseconds()
 	deletable := purgedEver
@@ -150,7 +150,7 @@ func (e *engine) forgottenSince(ctx context.Context, r *request) (forgotten, err
 	switch {
 	case err != nil:
 		return nil, err
-	case deletable && (purgedNow || age <= since):
+	case deletable && age <= since:
 		return errPurged, nil
 	case r.inBatches() && evicts && oldest <= since:
 		return errEvicted, nil

@@ -10,6 +10,10 @@ DECLARE
 	a     tapestore.answer;
 	epoch bigint;
 	looked integer := 0;
+	since timestamptz := clock_timestamp() - sent * interval '1 microsecond';
+	-- Not later than the commit of a write whose time is not known any more. The minute is for the way of this
+	-- request, which sent does not contain.
+	bound timestamptz := since - interval '1 minute';
 BEGIN
 	INSERT INTO tapestore.runs AS new (last_seq, token, version_floor, batches, created, status, grant_state, purged,
 		is_strict, id, grant_id, owner, reactor, preempted_from, preempt_reason)
@@ -22,6 +26,7 @@ BEGIN
 				r.token := r.recent[i + 1];
 				r.grant_state := 0;
 				r.expires := clock_timestamp();
+				r.granted := bound;
 			END IF;
 			SELECT * INTO b FROM tapestore.batches WHERE run = r.no AND id = coalesce(result_name, 'n'::bytea || int8send(lost_nonce));
 			IF FOUND THEN
@@ -33,8 +38,11 @@ BEGIN
 			IF FOUND THEN -- of a creation without a lease
 				a := tapestore.tell(1, e.time, 1, NULL, coalesce(e.versions, '{}'), r, epoch);
 			ELSE
-				a := tapestore.tell(1, CASE WHEN r.purged THEN clock_timestamp() WHEN op = 1 THEN r.created ELSE r.granted END,
-					0, r.last_seq, '{}', r, epoch);
+				a := tapestore.tell(1, CASE
+					WHEN op = 2 THEN r.granted
+					WHEN op = 1 AND NOT r.purged THEN r.created
+					WHEN op NOT IN (1, 2) AND i = 1 AND r.purged THEN r.created -- the last purge
+					ELSE bound END, 0, r.last_seq, '{}', r, epoch);
 			END IF;
 			RETURN tapestore.with_summary(a, r.no);
 		END IF;
@@ -49,7 +57,7 @@ BEGIN
 	-- Its events, if any, are not older than it is; an hour is for a clock that steps.
 	FOR e IN SELECT * FROM tapestore.events WHERE run = r.no ORDER BY seq DESC LOOP
 		looked := looked + 1;
-		EXIT WHEN looked > 10000 AND e.time < clock_timestamp() - sent * interval '1 microsecond' - interval '1 hour';
+		EXIT WHEN looked > 10000 AND e.time < since - interval '1 hour';
 		IF e.nonce = lost_nonce THEN
 			IF e.token > 0 AND e.token <> r.token THEN -- it may have been a grant, and the lease was lost since
 				r.token := e.token;
@@ -60,10 +68,11 @@ BEGIN
 		END IF;
 	END LOOP;
 	UPDATE tapestore.runs SET void_nonces = (ARRAY[lost_nonce] || void_nonces)[1:128] WHERE no = r.no;
-	-- Rows of its kind, with a name or of a nonce, from the time since it was sent were
-	-- forgotten: its own may be among them.
-	RETURN tapestore.tell(CASE WHEN r.batches > 256 AND coalesce((SELECT min(at) FROM tapestore.batches
-			WHERE run = r.no AND (get_byte(id, 0) = 110) = (result_name IS NULL)),
-			CASE WHEN result_name IS NULL THEN 'infinity' ELSE '-infinity' END::timestamptz)
-		> clock_timestamp() - sent * interval '1 microsecond' THEN 5 ELSE 4 END, clock_timestamp(), NULL, NULL, NULL, r, epoch);
+	-- Its own row may have been forgotten if two things hold. Of its kind, with a name or of a nonce, no row is
+	-- older than it. And as many rows were added since it was sent as are always kept, whatever their kind.
+	RETURN tapestore.tell(CASE WHEN r.batches > 256
+		AND coalesce((SELECT min(at) FROM tapestore.batches WHERE run = r.no AND (get_byte(id, 0) = 110) = (result_name IS NULL)),
+			CASE WHEN result_name IS NULL THEN 'infinity' ELSE '-infinity' END::timestamptz) > since
+		AND coalesce((SELECT min(at) FROM tapestore.batches WHERE run = r.no AND n >= r.batches - 256), '-infinity') > since
+		THEN 5 ELSE 4 END, clock_timestamp(), NULL, NULL, NULL, r, epoch);
 END $$;

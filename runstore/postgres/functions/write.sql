@@ -47,6 +47,7 @@ DECLARE
 	s         tapestore.store;
 	was       tapestore.records;
 	clock     timestamptz;
+	judged    timestamptz; -- when a strict lease is looked at; clock may be earlier
 	writer    bigint := coalesce(fence_token, 0);
 	writer_of bytea := coalesce(fence_owner, '');
 	appended  integer := coalesce(cardinality(kinds), 0);
@@ -77,7 +78,8 @@ BEGIN
 
 	SELECT * INTO r FROM tapestore.runs WHERE id = run_id FOR NO KEY UPDATE;
 	SELECT * INTO s FROM tapestore.store;
-	clock := CASE WHEN one_instant THEN current_setting('tape.clock')::timestamptz ELSE clock_timestamp() END;
+	judged := clock_timestamp();
+	clock := CASE WHEN one_instant THEN current_setting('tape.clock')::timestamptz ELSE judged END;
 	IF (CASE WHEN one_instant THEN current_setting('tape.made')::boolean END) THEN
 		-- Also where the run is gone, or has forgotten: then there is no result.
 		SELECT * INTO b FROM tapestore.batches WHERE run = r.no AND id = result_name;
@@ -121,14 +123,14 @@ BEGIN
 
 	-- The guards, in the order of package rules, which explains a refusal.
 	IF (fence_token IS NOT NULL AND NOT (r.grant_state = 1 AND r.token = fence_token AND r.grant_id = fence_grant
-			AND r.owner = fence_owner AND (NOT r.is_strict OR r.expires > clock)))
+			AND r.owner = fence_owner AND (NOT r.is_strict OR r.expires > judged)))
 		OR (op = 4 AND NOT progress AND r.max_stall > 0 AND clock > r.progressed + r.max_stall * interval '1 microsecond')
 		OR (op = 2 AND lease_preempt IS NULL AND fence_token IS NULL AND r.grant_state = 1 AND r.expires > clock)
 		OR want_token <> r.token
 		OR NOT coalesce(r.status = ANY (want_statuses), true)
 		OR want_seq <> r.last_seq + 1
 	THEN
-		RETURN tapestore.tell(0, clock, NULL, NULL, NULL, r, s.epoch);
+		RETURN tapestore.tell(0, judged, NULL, NULL, NULL, r, s.epoch);
 	END IF;
 	IF want_keys IS NOT NULL THEN
 		SELECT array_agg(coalesce(records.version, 0) ORDER BY w.i) INTO present
@@ -241,6 +243,7 @@ BEGIN
 		-- Last, for every purge waits for this row.
 		UPDATE tapestore.store SET last_purged = r.last_position WHERE r.last_position > last_purged;
 		r.purged := true; r.runnable := NULL;
+		r.created := clock; -- of a purged run it is the time of the purge, see settle and sql/run_forgotten.sql
 		IF r.grant_state = 1 THEN
 			r.grant_state := 3; r.ended := clock;
 		END IF;

@@ -1,4 +1,4 @@
--- The functions of version 8 of the schema, without bodies: a migration must be able to replace them in place.
+-- The functions of version 9 of the schema, without bodies: a migration must be able to replace them in place.
 CREATE FUNCTION tapestore.collect(run_id bytea, most integer) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
 CREATE FUNCTION tapestore.commit_fenced(run_id bytea, this_nonce bigint, result_name bytea, fence_token bigint, fence_grant bytea, fence_owner bytea, want_keys bytea[], want_versions bigint[], kinds bytea[], payloads bytea[], record_keys bytea[], record_values bytea[], record_events integer[], place_records integer[], place_names bytea[], place_times timestamp with time zone[], place_afters bigint[]) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
 CREATE FUNCTION tapestore.demand(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
@@ -10,6 +10,7 @@ CREATE FUNCTION tapestore.lost_positions(lost interval) RETURNS bigint LANGUAGE 
 CREATE FUNCTION tapestore.place_of(r tapestore.runs) RETURNS timestamp with time zone LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
 CREATE FUNCTION tapestore.raise_epoch(why bytea, new_cluster text, new_timeline bigint, by_itself boolean) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
 CREATE FUNCTION tapestore.refusal(run_id bytea) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
+CREATE FUNCTION tapestore.require_applied(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
 CREATE FUNCTION tapestore.settle(run_id bytea, lost_nonce bigint, result_name bytea, sent bigint, op smallint) RETURNS tapestore.answer LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
 CREATE FUNCTION tapestore.tell(verdict integer, now timestamp with time zone, first_seq bigint, last_seq bigint, versions bigint[], r tapestore.runs, epoch bigint) RETURNS tapestore.answer LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
 CREATE FUNCTION tapestore.with_summary(a tapestore.answer, run_no bigint) RETURNS tapestore.answer LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;

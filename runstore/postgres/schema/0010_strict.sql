@@ -1,0 +1,3 @@
+-- Only functions change. tapestore.write looks at strict leases when each batch of a commit over several runs
+-- arrives, and gives a purged run the time of its purge as created. tapestore.settle returns that time, and counts a
+-- result as forgotten only if so many were added since.
