@@ -74,7 +74,7 @@ func (s *engine) scan(ctx context.Context, q runstore.IndexQuery, cursor string,
 		owned: map[runstore.RunID]bool{}, takenBy: map[runstore.RunID]indexEntry{}, met: map[string]bool{}, missing: missing, chunk: min(maxVerified, q.Limit+perShard),
 	}
 	began, each := s.clock.local.Read(), 0
-	slow := func() bool { return s.clock.local.Since(began) > s.maxScanTime } // entries that the scan relies on may have been deleted
+	slow := func() bool { return s.clock.local.MostSince(began) > s.maxScanTime } // entries that the scan relies on may have been deleted
 	for low < high && !slow() {
 		page, more, err := s.candidates(ctx, q, low, high, each)
 		if err != nil {
