@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/tapestore/tapestore/lease"
 	"github.com/tapestore/tapestore/runstore"
@@ -64,11 +65,25 @@ type Client struct {
 	claiming tapepb.TapeClient // on a claimInvoker
 }
 
+// pings is the keepalive of a connection with calls in flight: HTTP/2 pings find a connection that was lost
+// silently. Without them TCP repeats what it has to send for a quarter of an hour, and a stream without
+// traffic never ends.
+//
+//   - Time is 10 s, the shortest that gRPC allows. The server allows pings every 5 s.
+//   - Timeout is 11 s, so that a connection is given up 21 s after the last byte from the server: within
+//     the default TTL of a lease and the default RetryTimeout. It exceeds Time, because gRPC then checks twice
+//     for an answer. A process that was stopped for longer than Timeout may check before it reads an answer
+//     that came meanwhile, and has another second to read it.
+//   - A connection without a call is not pinged. It outlasts an outage in which nothing is called, with
+//     the grants that a server with --fence connection has stored for it.
+var pings = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 11 * time.Second}
+
 // Dial returns a client of the server at url. The forms are tape://HOST:PORT, grpc://HOST:PORT and
 // HOST:PORT for plaintext, by default port 7878, and tapes://HOST:PORT and grpcs://HOST:PORT for
-// TLS, by default port 443. The client connects with its first call. The dial options are applied
+// TLS, by default port 443. The client connects with its first call. It gives up a connection that sends
+// nothing for 21 s while a call is in flight, and connects again. The dial options are applied
 // last and override those derived from the URL and the options: credentials per call, such as those of
-// package google.golang.org/grpc/credentials/oauth, other TLS settings, interceptors.
+// package google.golang.org/grpc/credentials/oauth, other TLS settings, interceptors, keepalive.
 //
 // Errors: runstore.ErrInvalid for a malformed URL or option, which the error names.
 func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {
@@ -80,6 +95,7 @@ func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	derived = append(derived, grpc.WithKeepaliveParams(pings))
 	conn, err := grpc.NewClient(address, append(derived, dial...)...)
 	if err != nil {
 		return nil, &runstore.InputError{Kind: runstore.ErrInvalid, Field: "url", Problem: err.Error()}
@@ -133,7 +149,8 @@ func parse(url string) (address string, secure bool, err error) {
 	return net.JoinHostPort(host, port), secure, nil
 }
 
-// New returns a client on a connection that the caller has opened and closes.
+// New returns a client on a connection that the caller has opened and closes. Without
+// [grpc.WithKeepaliveParams] a connection that is lost silently fails calls for a quarter of an hour.
 //
 // Errors: runstore.ErrInvalid for an option, which the error names.
 func New(cc grpc.ClientConnInterface, opts *Options) (*Client, error) {
