@@ -35,6 +35,7 @@ type feedReader struct {
 	tail     *Tail
 	ring     *ring
 	wakeups  <-chan struct{}   // nil while the store sends no wake-ups
+	asked    chan wakeupReply  // delivers the reply to a request for wake-ups; nil if none is in flight
 	position runstore.Position // position of the last event read: the end of the ring
 	started  bool
 	began    time.Time     // start of the last read
@@ -63,6 +64,28 @@ func (t *Tail) readFeed(ctx context.Context, r *ring) {
 	}
 }
 
+// wakeupReply is the reply to a request for wake-ups.
+type wakeupReply struct {
+	ch  <-chan struct{}
+	err error
+}
+
+// subscribe requests wake-ups, unless they are sent or a request is in flight. It does not wait for the reply:
+// wake-ups may have a connection of their own, which the store may have lost without noticing. The reader
+// polls meanwhile.
+func (f *feedReader) subscribe(ctx context.Context) {
+	notifier, ok := runstore.As[runstore.Notifier](f.tail.store)
+	if !ok || f.wakeups != nil || f.asked != nil {
+		return
+	}
+	asked := make(chan wakeupReply, 1)
+	f.asked = asked
+	f.tail.work.Go(func() {
+		ch, err := notifier.Wakeups(ctx)
+		asked <- wakeupReply{ch, err}
+	})
+}
+
 // read reads one page.
 func (f *feedReader) read(ctx context.Context) (err error) {
 	f.more, f.full, f.began = false, false, time.Now()
@@ -70,9 +93,7 @@ func (f *feedReader) read(ctx context.Context) (err error) {
 	t.mu.Lock()
 	t.awake = false // the page may miss writes from now on
 	t.mu.Unlock()
-	if notifier, ok := runstore.As[runstore.Notifier](t.store); ok && f.wakeups == nil {
-		f.wakeups, f.wakeErr = notifier.Wakeups(ctx)
-	}
+	f.subscribe(ctx)
 	ctx, cancel := context.WithTimeout(ctx, maxOutage)
 	defer cancel()
 	if !f.started {
@@ -188,6 +209,13 @@ func (f *feedReader) rest(ctx context.Context) bool {
 			if !open {
 				f.wakeups = nil // subscribe again
 			}
+		case reply := <-f.asked:
+			f.wakeups, f.wakeErr, f.asked = reply.ch, reply.err, nil
+			if reply.err != nil {
+				timer.Stop()
+				continue
+			}
+			// Read soon: what happened before causes no wake-up.
 		case <-f.tail.wakes: // at most twice between two reads: by a write and by a subscriber
 		case <-ctx.Done():
 			timer.Stop()

@@ -111,6 +111,61 @@ func (d *deaf) Wakeups(ctx context.Context) (<-chan struct{}, error) {
 	return nil, io.ErrClosedPipe
 }
 
+// TestWakeupsThatAreNeverAnswered checks that a subscriber gets events by polling while the store does not answer
+// the request for wake-ups, because their connection was lost without a sign, and reads and writes have others.
+func TestWakeupsThatAreNeverAnswered(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.tail.Close(e.Context())
+		e.useStore(unanswered{e.probe})
+		e.create(e.store, "r")
+		s := e.subscribe(0)
+		for range 3 {
+			time.Sleep(time.Minute)
+			e.mustAppend(e.other, "r", 1)
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			e.wantFeed("subscriber", s)
+		}
+	})
+}
+
+// unanswered is a store that answers no request for wake-ups.
+type unanswered struct{ *probe }
+
+func (unanswered) Wakeups(ctx context.Context) (<-chan struct{}, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestWakeupsThatBeginLate checks that the reader reads soon after wake-ups begin: a write between its last read and
+// their beginning causes none.
+func TestWakeupsThatBeginLate(t *testing.T) {
+	bubble(t, func(e *env) {
+		e.tail.Close(e.Context())
+		store := &late{probe: e.probe, begin: make(chan struct{})}
+		e.useStore(store)
+		e.create(e.store, "r")
+		s := e.subscribe(0)
+		rested()
+		e.mustAppend(e.other, "r", 1)
+		close(store.begin)
+		time.Sleep(25 * time.Millisecond) // the shortest time between two reads
+		synctest.Wait()
+		e.wantFeed("subscriber", s)
+	})
+}
+
+// late is a store that answers the request for wake-ups once begin is closed.
+type late struct {
+	*probe
+	begin chan struct{}
+}
+
+func (l *late) Wakeups(ctx context.Context) (<-chan struct{}, error) {
+	<-l.begin
+	return l.probe.Wakeups(ctx)
+}
+
 func TestOwnReadThatFailsEndsItsSubscriberOnly(t *testing.T) {
 	bubble(t, func(e *env) {
 		e.create(e.store, "r")

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -196,7 +197,8 @@ func listenPause(last time.Duration, listened bool) time.Duration {
 }
 
 func (n *notifier) listenOnce(ready func()) error {
-	conn, err := n.engine.connectAlone(n.ctx, n.engine.pool.Config().ConnConfig)
+	config := n.engine.pool.Config().ConnConfig
+	conn, err := n.engine.connectAlone(n.ctx, config)
 	if err != nil {
 		return err
 	}
@@ -205,7 +207,10 @@ func (n *notifier) listenOnce(ready func()) error {
 		defer cancel()
 		_ = conn.Close(bound) // it only listened
 	}()
-	if _, err := conn.Exec(n.ctx, "LISTEN "+n.channel()); err != nil {
+	// The server may fall silent before it replies; callers wait for the first LISTEN.
+	ctx, cancel := context.WithTimeout(n.ctx, cmp.Or(config.ConnectTimeout, connectTimeout))
+	defer cancel()
+	if _, err := conn.Exec(ctx, "LISTEN "+n.channel()); err != nil {
 		return err
 	}
 	n.wakeRuns("") // a notification may have been missed

@@ -170,6 +170,47 @@ func TestNotificationAfterASilentServer(t *testing.T) {
 	})
 }
 
+// A server that falls silent when a handle sends LISTEN delays the callers that wait for wake-ups until the connect
+// timeout. The handle then listens over another connection.
+func TestListenToASilentServer(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	w := &wire{}
+	waiter, writer := open(t, address, w.through), open(t, address)
+	postgres.TakeForForeign(writer)
+	lease := hold(t, writer, "run")
+	w.lose(swallowRequest, "LISTEN")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	type reply struct {
+		ch  <-chan struct{}
+		err error
+	}
+	replied := make(chan reply, 1)
+	go func() {
+		ch, err := waiter.RunWakeups(ctx, "run", runstore.OnWrite)
+		replied <- reply{ch, err}
+	}()
+	await(t, "the LISTEN that meets the silent server", w.harmed)
+	var wakeups reply
+	await(t, "the reply to the caller that waits for wake-ups", func() bool {
+		select {
+		case wakeups = <-replied:
+			return true
+		default:
+			return false
+		}
+	})
+	if wakeups.err != nil {
+		t.Fatal(wakeups.err)
+	}
+	wakeup.Take(wakeups.ch)
+	await(t, "the notification of a commit", func() bool {
+		commit(t, writer, appending(lease, "event"))
+		return wakeup.Take(wakeups.ch)
+	})
+}
+
 // The pause before a new connection for notifications grows while none can be made, and only then.
 func TestListenPause(t *testing.T) {
 	t.Parallel()
