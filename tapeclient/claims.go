@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tapestore/tapestore/internal/pace"
+	"github.com/tapestore/tapestore/tape"
 	"github.com/tapestore/tapestore/tapeserver/tapepb"
 )
 
@@ -89,13 +91,20 @@ func (c *Client) dispatch(ctx context.Context, l Loop, e *tapepb.EffectRecord, d
 		return err == nil, err
 	}
 	report := &tapepb.RecordDispatchAttemptRequest{
-		RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), Error: failed.Error(), ClaimGeneration: generation,
+		RunId: e.GetRunId(), IdempotencyKey: e.GetIdempotencyKey(), Error: failure(failed), ClaimGeneration: generation,
 	}
 	if errors.Is(failed, ErrNotSent) || current.GetSemantics() == tapepb.EffectSemantics_EFFECT_SEMANTICS_IDEMPOTENT {
 		report.NextDispatchAtMs = l.retryAt()
 	}
 	_, err = c.tape.RecordDispatchAttempt(ctx, report)
 	return err == nil, errors.Join(fmt.Errorf("dispatch of %q: %w", e.GetIdempotencyKey(), failed), err)
+}
+
+// failure returns the text of an error for a report, as valid UTF-8 of the size that a server stores. The error may
+// quote any answer of a counterparty, and if its report were refused, the work would be repeated for ever.
+func failure(err error) string {
+	text := err.Error()
+	return strings.ToValidUTF8(text[:min(len(text), tape.MaxAttemptError)], "\uFFFD")
 }
 
 // unreportedClaim returns an error that matches ErrUnsettled if a repeat of the effect may act twice and the
@@ -139,8 +148,8 @@ type Compensate func(ctx context.Context, o *tapepb.ObligationRecord) (result st
 // ResolveObligations looks for obligations that are due or whose claim has lapsed, claims each,
 // calls compensate and reports the result, until ctx ends; it then returns the cause. An obligation
 // is COMPENSATED after a result, STUCK after an error that matches [ErrPermanent] or after the last
-// attempt, and otherwise due again after Loop.Retry. Every report presents the generation of its
-// claim.
+// attempt, and otherwise due again after Loop.Retry. After an error that matches [ErrNotSent], which is no
+// attempt, it is due again when its claim lapses. Every report presents the generation of its claim.
 func (c *Client) ResolveObligations(ctx context.Context, l Loop, compensate Compensate) error {
 	l = l.withDefaults()
 	var pages pages
@@ -195,8 +204,12 @@ func (c *Client) compensate(ctx context.Context, l Loop, o *tapepb.ObligationRec
 		}
 		return err == nil, err
 	}
+	if errors.Is(failed, ErrNotSent) && !errors.Is(failed, ErrPermanent) {
+		// A report would count as an attempt. Without one the claim lapses, and the obligation is listed again.
+		return false, fmt.Errorf("obligation %d of run %q: %w", o.GetSeq(), o.GetRunId(), failed)
+	}
 	report := &tapepb.RecordObligationAttemptRequest{
-		RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), Error: failed.Error(), ClaimGeneration: generation,
+		RunId: o.GetRunId(), ObligationSeq: o.GetSeq(), Error: failure(failed), ClaimGeneration: generation,
 	}
 	if !errors.Is(failed, ErrPermanent) {
 		report.NextAttemptAtMs = l.retryAt()

@@ -151,9 +151,9 @@ func carryOut(ctx context.Context, outcome *tapepb.CompleteEffectRequest, key st
 	return nil
 }
 
-// errorJSON returns an error as JSON.
+// errorJSON returns an error as JSON, of a size that every server stores.
 func errorJSON(err error) string {
-	text, _ := json.Marshal(map[string]string{"error": err.Error()}) // a map of strings always encodes
+	text, _ := json.Marshal(map[string]string{"error": failure(err)}) // a map of strings always encodes
 	return string(text)
 }
 
