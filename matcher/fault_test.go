@@ -5,6 +5,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/tape"
 )
 
 // TestFaultsOfPredicatesAreLogged checks that the first entry on which the predicate of a reaction fails is
@@ -48,5 +52,42 @@ func TestFaultsOfPredicatesAreLogged(t *testing.T) {
 			w.enter("a", 1)
 			return warnings("reaction=fails", fault) > 1
 		})
+	})
+}
+
+// TestUnreadableReactionsAreLogged checks that each reaction whose record is damaged is logged, and again once a minute
+// rather than with each list.
+func TestUnreadableReactionsAreLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var runs []runstore.RunID
+		for _, id := range []string{"r", "s"} {
+			run, err := w.tape.OpenShard(t.Context(), w.register(reaction(id, "a", 1)), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs = append(runs, run)
+			b := runstore.NewBatch(run, runstore.Unguarded("test"))
+			b.Put("reaction", []byte("damaged"), runstore.Place{Index: tape.IndexReactions, At: runstore.After(0)})
+			if _, err := w.tape.Store().Commit(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.register(reaction("all", "a", 1)) // so that lists are frequent
+		m := w.start("one", nil)
+		defer m.stop()
+		time.Sleep(time.Hour)
+		for _, run := range runs {
+			n := 0
+			for line := range strings.Lines(m.log.String()) {
+				if strings.Contains(line, "leaves one out") && strings.Contains(line, string(run)) {
+					n++
+				}
+			}
+			if n < 50 || n > 61 {
+				t.Errorf("%d warnings of %s in an hour, want about one a minute", n, run)
+			}
+		}
 	})
 }

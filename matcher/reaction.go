@@ -79,7 +79,7 @@ func (r *rule) matches(in *predicate.Input) bool {
 // new.
 func (x *reaction) define(r tape.Reaction) (fresh []*shard) {
 	x.mu.Lock()
-	known := x.rule != nil && x.rule.Version == r.Version && x.rule.CreatedAtMS == r.CreatedAtMS && x.rule.Start == r.Start
+	known := x.rule != nil && x.rule.Reaction == r // not the version alone, which repeats after a restore
 	x.mu.Unlock()
 	if known {
 		return nil

@@ -133,3 +133,33 @@ func TestRestoredStore(t *testing.T) {
 		})
 	}
 }
+
+// A replica knows a definition that a restore from a backup has taken away. The reaction is registered again, with other
+// content, before the replica lists: the record has the version of the lost definition. The replica adopts it.
+func TestDefinitionAfterARestore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		store := &backedUp{RunStore: w.store.Open(), backup: memory.New(nil).Open()}
+		w.tape = tape.New(store, nil)
+		r := w.register(reaction("r", "a", 1))
+		m := w.startOn("one", store)
+		defer m.stop()
+		w.awaitHeld(r, "one", 1)
+		store.freeze()
+		lost, present := r, r
+		lost.Pattern, present.Pattern = "/tape/run/running/b/**", "/tape/run/running/c/**"
+		lost = w.register(lost)
+		time.Sleep(ttl / 4) // the replica has listed it
+		store.restore()
+		if present = w.register(present); present.Version != lost.Version {
+			t.Fatalf("the definition has version %d, want that of the lost one, %d", present.Version, lost.Version)
+		}
+		time.Sleep(ttl)
+		w.enter("c", 1)
+		w.enter("b", 1)
+		w.await("r", 1)
+		time.Sleep(ttl) // for a second task
+		w.expectOnce("r", w.runs[:1])
+	})
+}

@@ -18,7 +18,7 @@ func listed[R sized](ctx context.Context, t *Tape, part *partScan, what string, 
 		err = errUnanswerable
 	}
 	if err != nil {
-		t.log.WarnContext(ctx, "a list of "+what+" leaves one out", "run", run, "record", clip(string(rec.Key), 64), "error", err)
+		t.leaveOut(ctx, what, run, rec.Key, err)
 	}
 	return row, err == nil
 }

@@ -111,7 +111,7 @@ func (t *Tape) Reactions(ctx context.Context) iter.Seq2[Reaction, error] {
 			}
 			r, err := reactionOf(entry.Run, entry.Record)
 			if err != nil { // do not let one reaction hide the others
-				t.log.WarnContext(ctx, "a list of reactions leaves one out", "run", entry.Run, "error", err)
+				t.leaveOut(ctx, "reactions", entry.Run, entry.Record.Key, err)
 				continue
 			}
 			if !yield(r.Reaction, nil) {

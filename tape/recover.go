@@ -48,7 +48,7 @@ func (t *Tape) listRuns(ctx context.Context, part *partScan, q runstore.IndexQue
 			err = errUnanswerable
 		}
 		if err != nil {
-			t.log.WarnContext(ctx, "a list of runs leaves one out", "run", entry.Run, "error", err)
+			t.leaveOut(ctx, "runs", entry.Run, "", err)
 			continue
 		}
 		if size += run.size(); size > part.room() {

@@ -43,7 +43,9 @@ type Tape struct {
 	store runstore.RunStore
 	mode  FenceMode
 	log   *slog.Logger
-	turns optimistic.Turns[rowID]
+	// leftOut limits the log of damaged records.
+	leftOut leftOut
+	turns   optimistic.Turns[rowID]
 	// leads are the turns of steps by intent, by the run that leads them; see leadTurn.
 	leads optimistic.Turns[runstore.RunID]
 	// claims are the turns of the callers that claim tasks.
