@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -105,17 +106,25 @@ type diskFile struct {
 // that a failed test has left open may still call it.
 func newDisk(t *testing.T) *disk {
 	t.Helper()
-	tls := libc.NewTLS()
-	defer tls.Close()
-	d := &disk{name: "disk-of-" + strings.Map(func(r rune) rune {
+	d, err := registerDisk("disk-of-" + strings.Map(func(r rune) rune {
 		if r < 'a' || r > 'z' {
 			return '-'
 		}
 		return r
-	}, strings.ToLower(t.Name()))}
-	name, err := libc.CString(d.name)
+	}, strings.ToLower(t.Name())))
 	if err != nil {
 		t.Fatal(err)
+	}
+	return d
+}
+
+func registerDisk(diskName string) (*disk, error) {
+	tls := libc.NewTLS()
+	defer tls.Close()
+	d := &disk{name: diskName}
+	name, err := libc.CString(d.name)
+	if err != nil {
+		return nil, err
 	}
 	vfs := libc.Xmalloc(tls, libc.Tsize_t(unsafe.Sizeof(sqlite3.Tsqlite3_vfs{})))
 	shim := at[sqlite3.Tsqlite3_vfs](vfs)
@@ -128,9 +137,9 @@ func newDisk(t *testing.T) *disk {
 	}
 	disks.byVFS[vfs] = d
 	if rc := sqlite3.Xsqlite3_vfs_register(tls, vfs, 0); rc != sqlite3.SQLITE_OK {
-		t.Fatalf("register a VFS: code %d", rc)
+		return nil, fmt.Errorf("register a VFS: code %d", rc)
 	}
-	return d
+	return d, nil
 }
 
 // at returns what an address in C memory holds.

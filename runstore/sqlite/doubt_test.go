@@ -1,11 +1,20 @@
 package sqlite_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/tapestore/tapestore/conformance/engines/embedded"
+	"github.com/tapestore/tapestore/internal/childprocess"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
 )
@@ -35,6 +44,196 @@ func TestRefusalAfterAFailedCommit(t *testing.T) {
 		if n := eventsOf(t, survivor(t, path)); n != 0 {
 			t.Errorf("after a kill the next process reads %d events, want 0", n)
 		}
+	}
+}
+
+// strictFixture creates a run under a strict lease of a minute.
+func strictFixture(t *testing.T, s *sqlite.Store) runstore.Lease {
+	t.Helper()
+	created, err := s.CreateRun(t.Context(), runstore.RunSpec{
+		ID: "run", Lease: &runstore.LeaseSpec{Owner: "holder", TTL: time.Minute, Strict: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return created.Lease
+}
+
+func commitPayment(ctx context.Context, s *sqlite.Store, f runstore.Fence) error {
+	b := runstore.NewBatch("run", f)
+	b.ID = "payment"
+	b.Append("test", nil)
+	_, err := s.Commit(ctx, b)
+	return err
+}
+
+// TestRefusalByAnotherHandle checks that a write of unknown outcome is not recovered once another handle has
+// refused its repeat (I8, I11): the sync of the write fails, the strict lease expires, another handle refuses the
+// repeat, all processes are killed. The witness file may have been emptied, as by a process that could not mark it.
+func TestRefusalByAnotherHandle(t *testing.T) {
+	t.Parallel()
+	batch := func(s *sqlite.Store, f runstore.Fence) error { return commitPayment(t.Context(), s, f) }
+	for name, write := range map[string]func(s *sqlite.Store, f runstore.Fence) error{
+		"batch": batch, "batch without a mark": batch,
+		"heartbeat": func(s *sqlite.Store, f runstore.Fence) error {
+			_, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: f, TTL: runstore.MaxTTL})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, path, h := newDisk(t), filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+			t.Cleanup(func() { d.set(nil) })
+			first, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: h}.OnFileSystem(d.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = first.Close() })
+			second := openAt(t, path, h)
+			lease := strictFixture(t, first)
+			d.set(on("sync", walFile, fault{code: sqlite3.SQLITE_IOERR_FSYNC}))
+			if err := write(first, lease.Fence()); !errors.Is(err, runstore.ErrUnknownOutcome) {
+				t.Fatalf("got %v, want ErrUnknownOutcome", err)
+			}
+			d.set(nil)
+			if strings.HasSuffix(name, "without a mark") {
+				if err := os.Truncate(path+"-witness", 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.Advance(2 * time.Minute)
+			if err := write(second, lease.Fence()); !errors.Is(err, runstore.ErrLeaseExpired) {
+				t.Fatalf("got %v, want ErrLeaseExpired", err)
+			}
+			left := survivor(t, path)
+			if n := eventsOf(t, left); n != 0 {
+				t.Errorf("after a kill the next process reads %d events, want 0", n)
+			}
+			run, err := left.GetRun(t.Context(), "run")
+			if err != nil || !run.ExpiresAt.Equal(lease.ExpiresAt) {
+				t.Errorf("after a kill the lease ends at %v, %v; want %v", run.ExpiresAt, err, lease.ExpiresAt)
+			}
+		})
+	}
+}
+
+// TestRefusalOfAGroupsMember checks the same for the second operation of a group whose sync failed: another handle
+// refuses its repeat, because the first operation is not applied.
+func TestRefusalOfAGroupsMember(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		first, second func(s *sqlite.Store, lease runstore.Lease) error
+		want          error
+	}{
+		"an event of a new run": {
+			func(s *sqlite.Store, _ runstore.Lease) error {
+				_, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "new"})
+				return err
+			},
+			func(s *sqlite.Store, _ runstore.Lease) error {
+				_, err := s.Commit(t.Context(), withID("new", "payment", 1))
+				return err
+			},
+			runstore.ErrNotFound,
+		},
+		"a grant after a release": {
+			func(s *sqlite.Store, lease runstore.Lease) error {
+				_, err := s.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: lease.Fence()})
+				return err
+			},
+			func(s *sqlite.Store, _ runstore.Lease) error {
+				req := runstore.AcquireRequest{Run: "run", LeaseSpec: runstore.LeaseSpec{Owner: "next", TTL: time.Minute, Grant: "grant"}}
+				req.Writes.Append("payment", nil)
+				_, err := s.AcquireLease(t.Context(), req)
+				return err
+			},
+			runstore.ErrLeaseHeld,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, s, path, lease := failing(t)
+			other := openAt(t, path, embedded.NewHost())
+			resume := embedded.StallSQLite(t, path)
+			errs := make(chan error, 2)
+			for i, op := range []func(*sqlite.Store, runstore.Lease) error{tc.first, tc.second} {
+				go func() { errs <- op(s, lease) }()
+				awaitQueued(t, s, i+1)
+			}
+			d.set(on("sync", walFile, fault{code: sqlite3.SQLITE_IOERR_FSYNC}))
+			resume()
+			for range 2 {
+				if err := <-errs; !errors.Is(err, runstore.ErrUnknownOutcome) {
+					t.Fatalf("got %v, want ErrUnknownOutcome", err)
+				}
+			}
+			d.set(nil)
+			if err := tc.second(other, lease); !errors.Is(err, tc.want) {
+				t.Fatalf("got %v, want %v", err, tc.want)
+			}
+			events, err := survivor(t, path).ReadFeed(t.Context(), runstore.FeedQuery{Limit: 10})
+			if err != nil || len(events) != 0 {
+				t.Errorf("after a kill the next process reads %d events, %v; want 0", len(events), err)
+			}
+		})
+	}
+}
+
+func TestMain(m *testing.M) {
+	childprocess.Main(m, func(args []string) error { return stopInSync(args[0], args[1]) })
+}
+
+// stopInSync is a child process. It stops while it syncs the commit of an event under the fence of a lease.
+func stopInSync(path, lease string) error {
+	var l runstore.Lease
+	if err := json.Unmarshal([]byte(lease), &l); err != nil {
+		return err
+	}
+	d, err := registerDisk("disk-of-a-child")
+	if err != nil {
+		return err
+	}
+	s, err := sqlite.Open(context.Background(), path, sqlite.Options{}.OnFileSystem(d.name))
+	if err != nil {
+		return err
+	}
+	d.set(func(call, file string) fault {
+		if call == "sync" && file == walFile {
+			fmt.Println("syncing")
+			select {}
+		}
+		return fault{}
+	})
+	return commitPayment(context.Background(), s, l.Fence())
+}
+
+// TestRefusalAfterAKill checks that a write is not recovered once another process has refused its repeat (I8, I11): a
+// process is killed while it syncs the write, the strict lease expires, another process refuses the repeat and is
+// killed.
+func TestRefusalAfterAKill(t *testing.T) {
+	t.Parallel()
+	path, h := filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+	s := openAt(t, path, h)
+	lease := strictFixture(t, s)
+	text, err := json.Marshal(lease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := childprocess.Start(t, nil, path, string(text))
+	child.Next(t, "syncing")
+	if err := child.Cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Cmd.Wait() // reports the kill
+	if n := eventsOf(t, survivor(t, path)); n != 1 {
+		t.Fatalf("the log holds %d events, want the one of the process that was killed", n)
+	}
+	h.Advance(2 * time.Minute)
+	if err := commitPayment(t.Context(), s, lease.Fence()); !errors.Is(err, runstore.ErrLeaseExpired) {
+		t.Fatalf("got %v, want ErrLeaseExpired", err)
+	}
+	if n := eventsOf(t, survivor(t, path)); n != 0 {
+		t.Errorf("after a kill the next process reads %d events, want 0", n)
 	}
 }
 

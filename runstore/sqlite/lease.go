@@ -164,6 +164,7 @@ func (tx *tx) renew(req runstore.RenewRequest) (runstore.Lease, error) {
 	if v == nil {
 		return runstore.Lease{}, tx.refused(f.Run(), func(r *row) error { return r.Renew(req, tx.now) })
 	}
+	tx.renewed = true
 	return runstore.Lease{
 		Run: f.Run(), Owner: f.Owner(), Reactor: runstore.Reactor(bytesOf(v[1])), Token: f.Token(), Grant: f.Grant(),
 		TTL: req.TTL, ExpiresAt: runstore.FromMicros(v[0].(int64)), Strict: v[2].(int64) != 0,

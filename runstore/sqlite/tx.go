@@ -21,6 +21,8 @@ type tx struct {
 
 	state
 	changed bool    // something changed that no event's position records
+	renewed bool    // a lease was renewed, which is not counted as a change
+	doubt   bool    // the log may hold a commit in doubt, see watermark
 	begun   int64   // conn.changes at the beginning of the transaction
 	anchor  *anchor // the anchor of the store clock, if this transaction sets it
 }
@@ -61,7 +63,7 @@ func (db *database) beginWrite(ctx context.Context, c *conn) error {
 }
 
 func (db *database) newTx(ctx context.Context, c *conn) (*tx, error) {
-	t := &tx{ctx: ctx, c: c, store: db}
+	t := &tx{ctx: ctx, c: c, store: db, doubt: db.watermark.inDoubt()}
 	if err := db.catchDamage(t.start); err != nil {
 		_, _ = c.exec(ctx, "ROLLBACK") // the first error is the one to report
 		db.watermark.unlock()
@@ -133,6 +135,10 @@ func (tx *tx) finish() error {
 // made returns how many changes of the store the transaction made, once it is finished.
 func (tx *tx) made() int64 { return tx.changes + int64(tx.next) - 1 - tx.begun }
 
+// applies reports whether the transaction, once it is finished, applies a write of a caller. Others may set the
+// clock or delete what a purge has left, and it does no harm if a commit of these is recovered late.
+func (tx *tx) applies() bool { return tx.renewed || tx.made() > 0 }
+
 // committed updates the caches and the watermark after a commit, and wakes the callers of Wakeups.
 func (db *database) committed(tx *tx) {
 	if tx.anchor != nil {
@@ -141,6 +147,9 @@ func (db *database) committed(tx *tx) {
 	version, err := tx.c.dataVersion()
 	db.lastState = cachedState{err == nil, version, tx.state}
 	if tx.made() == 0 {
+		if tx.applies() {
+			db.watermark.settle()
+		}
 		db.watermark.unlock()
 		return
 	}

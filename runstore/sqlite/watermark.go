@@ -37,6 +37,11 @@ import (
 //     process opens the file that is there now. It looks whether its own is still there when another
 //     connection has committed, because only a process that has committed removes the file, and every
 //     lookEvery transactions, for a file that was replaced by hand.
+//  4. The last byte of the file is a mark: '\t' from before a COMMIT that applies a write until its outcome is
+//     known, else '\n'. A failed COMMIT and a killed process leave '\t'. Then the log may hold a commit in
+//     doubt, which the process that opens the file after the last one recovers. So the next transaction of any
+//     process that finds another byte than '\n', or no file, changes a row: its commit overwrites the one in
+//     doubt before its callers get an answer.
 //
 // The leader of the writer uses it, so it needs no lock within the process.
 type watermark struct {
@@ -44,7 +49,8 @@ type watermark struct {
 	file  *os.File
 	id    os.FileInfo // identifies file
 	known progress    // the progress that this handle wrote into file last, or found there
-	line  []byte      // a buffer
+	line  []byte      // the line written last, a buffer; all lines have its length
+	mark  [1]byte     // a buffer
 
 	unseen int // transactions since file was last found at path
 }
@@ -147,22 +153,69 @@ func (w *watermark) record(p progress) {
 }
 
 func (w *watermark) write(p progress) error {
+	w.line = p.append(w.line[:0])
 	if w.file == nil {
 		return fs.ErrClosed
 	}
-	w.line = p.append(w.line[:0])
 	_, err := w.file.WriteAt(w.line, 0)
 	return err
 }
 
-// remove removes the file. It is also emptied, which counts as missing, because Windows removes no file
-// that another process has open.
-func (w *watermark) remove() {
-	if w.file != nil {
-		_ = w.file.Truncate(0)
+// The marks, which JSON allows behind a value.
+const (
+	markSettled   = '\n' // the end of the line, so that record settles the commit that it records
+	markUnsettled = '\t'
+)
+
+// begin marks that a COMMIT begins. A file that cannot be marked is emptied.
+func (w *watermark) begin() {
+	if w != nil && w.setMark(markUnsettled) != nil {
+		w.empty()
 	}
+}
+
+// settle marks that the log holds no commit in doubt. After a failure, the next transaction changes a row in vain.
+func (w *watermark) settle() {
+	if w != nil {
+		_ = w.setMark(markSettled)
+	}
+}
+
+func (w *watermark) setMark(mark byte) error {
+	if w.file == nil {
+		return fs.ErrClosed
+	}
+	w.mark[0] = mark
+	_, err := w.file.WriteAt(w.mark[:], int64(len(w.line))-1)
+	return err
+}
+
+// inDoubt reports whether the log may hold a commit in doubt. The file is locked, if there is one.
+func (w *watermark) inDoubt() bool {
+	if w == nil {
+		return false
+	}
+	if w.file == nil {
+		return true
+	}
+	_, err := w.file.ReadAt(w.mark[:], int64(len(w.line))-1)
+	return err != nil || w.mark[0] != markSettled
+}
+
+// remove removes the file. It is also emptied, because Windows removes no file that another process has open.
+func (w *watermark) remove() {
+	w.empty()
 	w.close()
 	_ = os.Remove(w.path)
+}
+
+// empty empties the file, which counts as missing. A process that has it open finds no mark.
+func (w *watermark) empty() {
+	if w.file != nil {
+		_ = w.file.Truncate(0)
+	} else {
+		_ = os.Truncate(w.path, 0)
+	}
 }
 
 // unlock releases the lock of a transaction that has ended.

@@ -41,9 +41,6 @@ type writer struct {
 	maxSize  int // the maximum number of operations in one transaction
 	lastSize int // the number of operations in the last transaction; only the leader uses it
 
-	// inDoubt is set while the log may hold a commit of unknown outcome: see commit. Only the leader uses it.
-	inDoubt bool
-
 	mu      sync.Mutex
 	queue   []*operation
 	leading bool // an operation leads
@@ -334,7 +331,7 @@ func (w *writer) apply(tx *tx, group []*operation) error {
 
 // end commits the transaction. The error applies to all operations.
 func (w *writer) end(tx *tx) error {
-	tx.changed = tx.changed || w.inDoubt
+	tx.changed = tx.changed || tx.doubt
 	if err := w.store.catchDamage(tx.finish); err != nil {
 		if rollbackErr := w.rollback(tx.c); rollbackErr != nil {
 			return outcome.Unknown(errors.Join(err, rollbackErr))
@@ -354,7 +351,7 @@ func (w *writer) commitCounted(tx *tx) error {
 	own := w.store.own
 	own.lock <- struct{}{}
 	defer func() { <-own.lock }()
-	err := w.commit(tx.c)
+	err := w.commit(tx)
 	if err == nil {
 		own.n += tx.made()
 	}
@@ -365,26 +362,30 @@ func (w *writer) commitCounted(tx *tx) error {
 //
 // A full disk is a definite failure: SQLite reports it when the log does not hold a write
 // completely, and the frame that marks the commit is written last. Any other failure leaves the
-// outcome unknown. A failed sync, for example, leaves a complete commit in the log: this process
-// does not see that commit, but if the process is killed before its next commit, the next process
-// recovers it. So the next transaction of this handle changes a row even if all its operations are refused:
-// its commit overwrites the other one in the log before their callers get an answer. An error before that
-// commit, and an answer of another handle that writes nothing, say nothing about the write in doubt.
+// outcome unknown. A failed sync, for example, leaves a complete commit in the log: no process
+// sees that commit, but if all processes are killed before the next commit, the next opening
+// recovers it. A kill within COMMIT leaves the same. So the next transaction of any process changes a
+// row even if all its operations are refused (see watermark): its commit overwrites the other one in the log
+// before their callers get an answer. A read, and an error before that commit, say nothing about the write in doubt.
 //
 // commit does not retry after BUSY, which leaves the transaction open. No COMMIT on a database with a
 // log waits for a lock. If a write of the log reports BUSY nevertheless, the frames of a second COMMIT
 // have checksums that do not continue those in the log, and a recovery drops them and all later ones.
-func (w *writer) commit(c *conn) error {
-	_, err := c.exec(context.Background(), "COMMIT")
+func (w *writer) commit(tx *tx) error {
+	if tx.applies() {
+		w.store.watermark.begin()
+	}
+	_, err := tx.c.exec(context.Background(), "COMMIT")
 	if err == nil {
-		w.inDoubt = false
 		return nil
 	}
-	rollbackErr := w.rollback(c)
+	if code(err) == sqlite3.SQLITE_FULL && !tx.doubt {
+		w.store.watermark.settle()
+	}
+	rollbackErr := w.rollback(tx.c)
 	if code(err) == sqlite3.SQLITE_FULL && rollbackErr == nil {
 		return &brokenError{unavailable(err)}
 	}
-	w.inDoubt = true
 	return outcome.Unknown(errors.Join(err, rollbackErr))
 }
 
