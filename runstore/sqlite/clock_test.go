@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"github.com/tapestore/tapestore/conformance/engines/embedded"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/sqlite"
@@ -263,5 +265,36 @@ func TestFailedTransactionSetsNoClock(t *testing.T) {
 	asked := h.Wall()
 	if n := now(t, s); n.Before(asked.Add(-sqlite.MaxStep)) {
 		t.Errorf("the store clock shows %v, want at most %v behind the wall clock of before, %v", n, sqlite.MaxStep, asked)
+	}
+}
+
+// TestReadsAfterAClockStep reads after the wall clock was set ahead, while another process holds the write lock, and on a
+// full disk. Reads that would set the clock neither wait nor fail (I6).
+func TestReadsAfterAClockStep(t *testing.T) {
+	t.Parallel()
+	for name, obstruct := range map[string]func(t *testing.T, d *disk, path string){
+		"write lock": func(t *testing.T, _ *disk, path string) { embedded.StallSQLite(t, path) },
+		"full disk":  func(_ *testing.T, d *disk, _ string) { d.set(on("write", walFile, fault{code: sqlite3.SQLITE_FULL})) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, path, h := newDisk(t), filepath.Join(t.TempDir(), "tape.db"), embedded.NewHost()
+			t.Cleanup(func() { d.set(nil) })
+			s, err := sqlite.Open(t.Context(), path, sqlite.Options{Clock: h}.OnFileSystem(d.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = s.Close() })
+			held(t, s, time.Minute)
+			h.SetWall(time.Hour)
+			obstruct(t, d, path)
+			if at, err := s.Now(t.Context()); err != nil || !at.Before(h.Wall().Add(-sqlite.MaxStep)) {
+				t.Errorf("now: %v, %v; want the clock as it was", at, err)
+			}
+			runs, err := s.ScanIndex(t.Context(), runstore.IndexQuery{Index: runstore.IndexRuns, Limit: 1})
+			if err != nil || len(runs) != 1 {
+				t.Errorf("scan: %d runs, %v; want 1", len(runs), err)
+			}
+		})
 	}
 }
