@@ -1,6 +1,7 @@
 package runstore
 
 import (
+	"slices"
 	"time"
 )
 
@@ -19,7 +20,8 @@ type Batch struct {
 }
 
 // NewBatch returns a batch on run that is applied only if every guard holds. A batch that needs no
-// authority, such as one that appends a signal, passes [Unguarded].
+// authority, such as one that appends a signal, passes [Unguarded]. Only guards of versions may differ within
+// their kind: a store refuses a batch with two different fences, tokens, seqs or sets of statuses ([ErrInvalid]).
 func NewBatch(run RunID, first Guard, more ...Guard) Batch {
 	b := Batch{run: run}
 	first.addTo(&b.guards)
@@ -58,6 +60,8 @@ type Guards struct {
 	Statuses []Status
 	// Unguarded is the reason why the batch needs no guard.
 	Unguarded string
+
+	twice string // a kind of which two different guards were given, which check refuses
 }
 
 // VersionGuard requires a version of a record.
@@ -75,11 +79,34 @@ func GuardsOf(guards ...Guard) Guards {
 	return g
 }
 
-func (f Fence) addTo(g *Guards)        { g.Fence = f }
-func (t tokenGuard) addTo(g *Guards)   { g.Token = (*Token)(&t) }
+func (f Fence) addTo(g *Guards) {
+	g.alone("fence", g.Fence.IsZero() || g.Fence == f)
+	g.Fence = f
+}
+
+func (t tokenGuard) addTo(g *Guards) {
+	g.alone("token", g.Token == nil || *g.Token == Token(t))
+	g.Token = (*Token)(&t)
+}
+
+func (s seqGuard) addTo(g *Guards) {
+	g.alone("seq", g.NextSeq == 0 || g.NextSeq == Seq(s))
+	g.NextSeq = Seq(s)
+}
+
+func (s statusGuard) addTo(g *Guards) {
+	g.alone("status", len(g.Statuses) == 0 || slices.Equal(g.Statuses, s))
+	g.Statuses = s
+}
+
+// alone records that a guard of a kind differs from the one before, unless ok.
+func (g *Guards) alone(kind string, ok bool) {
+	if !ok {
+		g.twice = kind
+	}
+}
+
 func (v VersionGuard) addTo(g *Guards) { g.Versions = append(g.Versions, v) }
-func (s seqGuard) addTo(g *Guards)     { g.NextSeq = Seq(s) }
-func (s statusGuard) addTo(g *Guards)  { g.Statuses = append(g.Statuses, s...) }
 func (u unguarded) addTo(g *Guards)    { g.Unguarded = string(u) }
 
 type (

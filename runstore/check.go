@@ -232,6 +232,9 @@ func (g Guards) check() error {
 	if g.Unguarded != "" && !g.empty() {
 		return invalid("guards", "Unguarded cannot be combined with a guard")
 	}
+	if g.twice != "" {
+		return invalid("guards: "+g.twice, "is guarded twice, by guards that differ")
+	}
 	if err := checkOptional("unguarded", g.Unguarded, MaxOwner); err != nil {
 		return err
 	}

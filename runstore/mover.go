@@ -64,7 +64,7 @@ type Import struct {
 	// seqs that continue the journal. Their tokens are below that of the fence.
 	Events []Event
 	// Records are put as they are, with their versions, stamps and index entries: up to
-	// [MaxRecordWrites]. The run must have no record of these keys.
+	// [MaxRecordWrites]. The run must have no record of these keys. Versions, and Floor, are at most 2⁵³−1.
 	Records []PlacedRecord
 	// CreatedAt, if not zero, becomes the run's creation time, and its time in [IndexRuns].
 	CreatedAt time.Time
@@ -133,6 +133,10 @@ func (p Import) Batch() Batch {
 // truncated returns the time as a store keeps it.
 func truncated(t time.Time) time.Time { return t.UTC().Truncate(TimePrecision) }
 
+// maxImportedVersion is 2⁵³−1, more changes than a record can have. Above it there is room for the versions that
+// follow.
+const maxImportedVersion Version = 1<<53 - 1
+
 // Check checks a part.
 func (p Import) Check() error {
 	if err := p.Fence.check(); err != nil {
@@ -154,8 +158,8 @@ func (p Import) Check() error {
 	for i, r := range p.Records {
 		field := fmt.Sprintf("records[%d]", i)
 		switch {
-		case r.Version < 1:
-			return invalid(field+".version", "%d is not positive", r.Version)
+		case r.Version < 1 || r.Version > maxImportedVersion:
+			return invalid(field+".version", "%d is out of range, the limits are 1 and %d", r.Version, maxImportedVersion)
 		case r.Created.Seq < 0 || r.Created.Seq > r.Updated.Seq:
 			return invalid(field+".created", "seq %d is negative or above seq %d of the last change", r.Created.Seq, r.Updated.Seq)
 		}
@@ -174,8 +178,8 @@ func (p Import) Check() error {
 			return err
 		}
 	}
-	if p.Floor < 0 {
-		return invalid("floor", "%d is negative", p.Floor)
+	if p.Floor < 0 || p.Floor > maxImportedVersion {
+		return invalid("floor", "%d is out of range, the limits are 0 and %d", p.Floor, maxImportedVersion)
 	}
 	b := p.Batch()
 	b.history, b.guards.Versions = nil, nil // the guards repeat the keys of the records

@@ -61,10 +61,11 @@ func Limits() []harness.Case {
 			reads with limits of 1 and of the largest work. A store that takes 0 for no limit reads a whole journal
 			into memory.`},
 		{Guarantee: "I12", Name: "malformed-batches-are-refused", Run: malformedBatches, Doc: `
-			Batches contradict themselves: no guard, Unguarded beside a guard, a key twice, an event out of range, a
-			deletion with a value, a purge with other writes, a place in the store's own index. Each is ErrInvalid,
-			names field and problem, and changes nothing. A store that takes a missing guard for Unguarded applies a
-			batch without a fence.`},
+			Batches contradict themselves: no guard, Unguarded beside a guard, two guards of one kind, a key twice, an
+			event out of range, a deletion with a value, a purge with other writes, a place in the store's own index.
+			Each is ErrInvalid, names field and problem, and changes nothing. A store that takes a missing guard for
+			Unguarded applies a batch without a fence, and one that checks only the last of two fences applies one
+			under an ended grant.`},
 		{Guarantee: "I12", Name: "malformed-requests-are-refused", Run: malformedRequests, Doc: `
 			Creates, acquires, renewals and releases contradict themselves: writes that the request may not carry, no
 			fence or two, another run's fence, a token that is not positive, a stall out of range. Each is

@@ -314,6 +314,7 @@ func readBounds(t harness.T, e *harness.Env) {
 func malformedBatches(t harness.T, e *harness.Env) {
 	lease := seedDrivenRun(t, e, "run")
 	other := seedDrivenRun(t, e, "other")
+	former := runstore.Lease{Run: "run", Owner: lease.Owner, Token: lease.Token, Grant: runstore.NewGrantID()}.Fence()
 	status := runstore.Status(1)
 	commit := func(b runstore.Batch, fill func(b *runstore.Batch)) func() error {
 		return func() error {
@@ -341,6 +342,14 @@ func malformedBatches(t harness.T, e *harness.Env) {
 		fenced("a negative seq", "guards: seq", "-1", func(b *runstore.Batch) { b.Require(runstore.AtSeq(-1)); appends(b) }),
 		fenced("a key guarded twice", "guards: versions[1]", "twice", func(b *runstore.Batch) {
 			b.Require(runstore.AtVersion("record", 1), runstore.AtVersion("record", 1))
+			appends(b)
+		}),
+		fenced("two fences", "guards: fence", "twice", func(b *runstore.Batch) { b.Require(former); appends(b) }),
+		invalid("two fences, the current one last", "guards: fence", "twice", commit(runstore.NewBatch("run", former, lease.Fence()), appends)),
+		fenced("two tokens", "guards: token", "twice", func(b *runstore.Batch) { b.Require(runstore.AtToken(0), runstore.AtToken(lease.Token)); appends(b) }),
+		fenced("two seqs", "guards: seq", "twice", func(b *runstore.Batch) { b.Require(runstore.AtSeq(77), runstore.AtSeq(2)); appends(b) }),
+		fenced("two sets of statuses", "guards: status", "twice", func(b *runstore.Batch) {
+			b.Require(runstore.InStatus(7), runstore.InStatus(0))
 			appends(b)
 		}),
 		fenced("a key put twice", "records[1].key", "twice", func(b *runstore.Batch) { b.Put("k", nil); b.Put("k", nil) }),

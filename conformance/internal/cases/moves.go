@@ -31,8 +31,8 @@ func Moves() []harness.Case {
 			of purged runs for the end leaves the rest out of an export, which reports success.`},
 		{Guarantee: "I4", Name: "a-part-of-a-history-is-imported-once", Needs: []harness.Need{harness.NeedMove}, Run: importsOnce, Doc: `
 			A part of a history with events is sent twice, and one that leaves a gap is sent: both are ErrConflict and
-			change nothing. A store that appends them whatever their seq makes a journal that contradicts the records
-			that name its seqs.`},
+			change nothing. A part with a token, version or floor out of range is ErrInvalid. A store that appends
+			events whatever their seq makes a journal that contradicts the records that name its seqs.`},
 		{Guarantee: "I4", Name: "a-purge-of-an-imported-run-keeps-its-versions", Needs: []harness.Need{harness.NeedMove}, Run: purgesImported, Doc: `
 			Two runs are imported, one with a record of version 300 above a floor of 40, one with a record of version 40
 			below a floor of 300. Both are purged and created anew, and a new record begins above version 300, also
@@ -228,6 +228,13 @@ func importsOnce(t harness.T, e *harness.Env) {
 	above.Events[2].Token = lease.Token
 	if _, err := mover.Import(t.Context(), above); !errors.Is(err, runstore.ErrInvalid) {
 		t.Errorf("an event with the token of the fence: %v, want ErrInvalid", err)
+	}
+	beyond := partOfRecords(lease, 1<<53, "record")
+	if _, err := mover.Import(t.Context(), beyond); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("a record at version 2⁵³: %v, want ErrInvalid", err)
+	}
+	if _, err := mover.Import(t.Context(), runstore.Import{Fence: lease.Fence(), Floor: 1 << 53}); !errors.Is(err, runstore.ErrInvalid) {
+		t.Errorf("a floor of 2⁵³: %v, want ErrInvalid", err)
 	}
 	if _, err := mover.Import(t.Context(), part(4)); err != nil {
 		t.Errorf("the next part: %v", err)

@@ -329,7 +329,9 @@ func stepRefused(t harness.T, e *harness.Env, m stepMode) {
 		want   error
 	}{
 		{"a version of the lead", func(lead, _ *runstore.Batch) { lead.Require(runstore.AtVersion("b", 9)) }, runstore.ErrConflict},
-		{"the lead's seq", func(lead, _ *runstore.Batch) { lead.Require(runstore.AtSeq(9)) }, runstore.ErrConflict},
+		{"the lead's seq", func(lead, _ *runstore.Batch) {
+			*lead = runstore.NewBatch(p.lead, p.lease.Fence(), runstore.AtSeq(9))
+		}, runstore.ErrConflict},
 		{"the lead's status", func(lead, _ *runstore.Batch) {
 			*lead = runstore.NewBatch(p.lead, p.lease.Fence(), runstore.InStatus(9))
 		}, runstore.ErrConflict},
