@@ -83,7 +83,9 @@ func plan(ctx context.Context, path string, options *Options) (admin.Plan, error
 	return p, nil
 }
 
-// look calls f with a connection that cannot write.
+// look calls f with a connection that cannot write. If no other is open, its close copies the log of a process
+// that was killed into the file, and deletes the log. mode=ro would prevent that, but would also leave the log of a server that
+// ends meanwhile, for a later copy of the file to miss.
 func look(ctx context.Context, path string, f func(c *conn) error) error {
 	db := &database{path: path}
 	db.damage.path, db.damage.logger = path, slog.New(slog.DiscardHandler) // the caller reports the error

@@ -48,7 +48,8 @@ type Options struct {
 	// MustExist refuses a file that does not exist instead of creating it.
 	MustExist bool
 	// ReadOnly opens an existing store for inspection: nothing is created, migrated or set, no
-	// epoch is raised, and every write is refused with ErrUnsupported.
+	// epoch is raised, and every write is refused with ErrUnsupported. After a kill of the last writer,
+	// Close copies the log into the file, as SQLite does.
 	ReadOnly bool
 	// Logger receives an error when the database is found to be damaged. Nil means slog.Default.
 	Logger *slog.Logger

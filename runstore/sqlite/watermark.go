@@ -39,9 +39,9 @@ import (
 //     lookEvery transactions, for a file that was replaced by hand.
 //  4. The last byte of the file is a mark: '\t' from before a COMMIT that applies a write until its outcome is
 //     known, else '\n'. A failed COMMIT and a killed process leave '\t'. Then the log may hold a commit in
-//     doubt, which the process that opens the file after the last one recovers. So the next transaction of any
-//     process that finds another byte than '\n', or no file, changes a row: its commit overwrites the one in
-//     doubt before its callers get an answer.
+//     doubt: if all processes are killed, the next opening recovers it. So a transaction that finds another byte
+//     than '\n', or no file, changes a row. Its commit overwrites the one in doubt before its callers get an
+//     answer.
 //
 // The leader of the writer uses it, so it needs no lock within the process.
 type watermark struct {

@@ -360,7 +360,7 @@ func (w *writer) commitCounted(tx *tx) error {
 
 // commit makes the transaction durable.
 //
-// A full disk is a definite failure: SQLite reports it when the log does not hold a write
+// A full disk is a definite failure of this attempt: SQLite reports it when the log does not hold a write
 // completely, and the frame that marks the commit is written last. Any other failure leaves the
 // outcome unknown. A failed sync, for example, leaves a complete commit in the log: no process
 // sees that commit, but if all processes are killed before the next commit, the next opening
