@@ -63,15 +63,15 @@ type decideFunc func(r *cachedRun, now time.Time) (*edit, error)
 // What a handle remembers may be out of date. So write returns an error, or that nothing is left to do, only
 // after a read by this operation; a change that was applied proves itself. It returns a refusal that only the
 // clock decides, of a request with an id, only after it has given the run another revision (isForTime).
-func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decideFunc) (*edit, error) {
-	r, err := s.runs.acquire(ctx, id)
+func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decideFunc) (applied *edit, err error) {
+	r, t, err := s.lock(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	defer s.runs.release(r)
+	defer func() { s.unlock(r, err) }()
 	fresh, ticket, moved := false, newTicket(s.clock.local), false
 	var late term // found to have ended by the server's clock
-	for t := s.newBackoff(); ; {
+	for {
 		if !fresh && (n.fresh || !r.has(n)) {
 			if err := s.load(ctx, r, n); err != nil {
 				r.forget()

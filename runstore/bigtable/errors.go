@@ -25,14 +25,14 @@ func refusedByServer(err error) bool {
 // attemptTimeout is after how long a request without a reply is repeated.
 const attemptTimeout = 10 * time.Second
 
-// newBackoff returns the backoff of one operation.
-func (s *engine) newBackoff() *outcome.Backoff {
-	return outcome.NewBackoff(s.clock.local, s.opts.RetryTimeout, 2*time.Millisecond)
+// newBackoff returns the backoff of one operation that may take as long as timeout.
+func (s *engine) newBackoff(timeout time.Duration) *outcome.Backoff {
+	return outcome.NewBackoff(s.clock.local, timeout, 2*time.Millisecond)
 }
 
 // retry calls f, which is idempotent, until it succeeds, fails for good, or the retry timeout ends.
 func (s *engine) retry(ctx context.Context, f func(ctx context.Context) error) error {
-	for t := s.newBackoff(); ; {
+	for t := s.newBackoff(s.opts.RetryTimeout); ; {
 		bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 		err := f(bound)
 		cancel()

@@ -50,11 +50,11 @@ func PublishAgain(ctx context.Context, s *Store, ids ...runstore.RunID) {
 func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
 	ctx = byTest(ctx)
 	for {
-		r, err := s.engine.runs.acquire(ctx, id)
+		r, _, err := s.engine.lock(ctx, id)
 		if err != nil {
 			return err
 		}
-		s.engine.runs.release(r)
+		s.engine.unlock(r, nil)
 		if err := s.engine.prepareSeal(ctx, r); err != nil {
 			return err
 		}
@@ -77,11 +77,11 @@ func Seal(ctx context.Context, s *Store, id runstore.RunID) error {
 // PrepareSeal copies the events of a run that has many, as a handle does in the background. The next write of
 // the handle records the segments.
 func PrepareSeal(ctx context.Context, s *Store, id runstore.RunID) error {
-	r, err := s.engine.runs.acquire(ctx, id)
+	r, _, err := s.engine.lock(ctx, id)
 	if err != nil {
 		return err
 	}
-	s.engine.runs.release(r)
+	s.engine.unlock(r, nil)
 	return s.engine.prepareSeal(byTest(ctx), r)
 }
 

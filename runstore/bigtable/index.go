@@ -48,7 +48,7 @@ func (s *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) ([]runsto
 	}
 	missing := map[missingValue]bool{}
 	return retryMissing(func() (found []runstore.IndexEntry, err error) {
-		for t := s.newBackoff(); ; {
+		for t := s.newBackoff(s.opts.RetryTimeout); ; {
 			found, err = s.scan(ctx, q, cursor, until, missing)
 			if !errors.Is(err, errSlowScan) || !t.More(ctx) { // the next scan meets fewer stale entries
 				return found, err

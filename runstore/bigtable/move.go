@@ -68,13 +68,13 @@ func (s *engine) moveInBackground(r *cachedRun) {
 }
 
 // withLock calls f with the lock of a run.
-func (s *engine) withLock(ctx context.Context, id runstore.RunID, f func(context.Context, *cachedRun, *outcome.Backoff) (bool, error)) (bool, error) {
-	r, err := s.runs.acquire(ctx, id)
+func (s *engine) withLock(ctx context.Context, id runstore.RunID, f func(context.Context, *cachedRun, *outcome.Backoff) (bool, error)) (again bool, err error) {
+	r, t, err := s.lock(ctx, id)
 	if err != nil {
 		return false, err
 	}
-	defer s.runs.release(r)
-	return f(ctx, r, s.newBackoff())
+	defer func() { s.unlock(r, err) }()
+	return f(ctx, r, t)
 }
 
 // mover is an edit that moves records.

@@ -26,7 +26,8 @@ type Options struct {
 	NoCreate bool
 	// RetryTimeout is how long an operation tries again while Bigtable cannot be
 	// reached, or does not answer: 30 seconds by default. The caller's context may
-	// end it earlier.
+	// end it earlier. Writes of one run wait for each other longer only while
+	// Bigtable answers.
 	RetryTimeout time.Duration
 	// Clock returns the wall-clock time of this process; nil means time.Now. It stamps nothing and
 	// decides nothing, because the store clock is Bigtable's; if it jumps ahead during a write under a

@@ -11,6 +11,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
+	"github.com/tapestore/tapestore/runstore/localclock"
 )
 
 // cachedRun is what a handle remembers of a run: the head that it last read or wrote, and what it read
@@ -18,9 +19,10 @@ import (
 // predicate compares the revision. While the revision is current, all of it is: every change of a run
 // replaces the revision.
 type cachedRun struct {
-	id   runstore.RunID
-	lock chan struct{} // holds a value while an operation of the handle changes the run
-	refs int           // operations that hold or await the lock; guarded by runCache.mu
+	id       runstore.RunID
+	lock     chan struct{}      // holds a value while an operation of the handle changes the run
+	refs     int                // operations that hold or await the lock; guarded by runCache.mu
+	answered localclock.Reading // when the last of them ended whose result came from Bigtable; guarded by runCache.mu
 
 	known   bool
 	stored  []byte // the revision's cell; nil when there is none
@@ -68,10 +70,75 @@ const (
 	maxLoaded  = 256 << 10 // bytes of records in a row up to which load reads all, so that no later put reads
 )
 
-// acquire locks a run. Writes of one handle to one run go one after another: of two at the same time, the
-// second would only find that its revision is out of date.
-func (rs *runCache) acquire(ctx context.Context, id runstore.RunID) (*cachedRun, error) {
+// errStalled is why a write was not sent: no earlier write of the handle to the run had a result for too long.
+var errStalled = errors.New("bigtable: earlier writes of this handle to the run got no reply")
+
+// lock locks a run for an operation, and returns the backoff of the operation. Writes of one handle to one run go
+// one after another: of two at the same time, the second would only find that its revision is out of date.
+//
+// An operation waits as long as operations before it have results, however many there are. If Bigtable does not
+// answer, all of them end together and not one retry timeout after another: each when the retry timeout has
+// passed since the last result, or since the operation began to wait.
+func (s *engine) lock(ctx context.Context, id runstore.RunID) (*cachedRun, *outcome.Backoff, error) {
+	began, r := s.clock.local.Read(), s.runs.ref(id)
+	left := func() time.Duration { // the caller holds s.runs.mu
+		since := began
+		if since.Before(r.answered) {
+			since = r.answered
+		}
+		return s.opts.RetryTimeout - s.clock.local.Since(since)
+	}
+	select {
+	case r.lock <- struct{}{}:
+		return r, s.newBackoff(s.opts.RetryTimeout), nil
+	default:
+	}
+	waiting, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	var timer *time.Timer
+	s.runs.mu.Lock()
+	timer = time.AfterFunc(left(), func() { // and not in the select below, where it would cost the place in the queue
+		s.runs.mu.Lock()
+		defer s.runs.mu.Unlock()
+		if more := left(); more <= 0 {
+			end(errStalled)
+		} else if waiting.Err() == nil {
+			timer.Reset(more)
+		}
+	})
+	s.runs.mu.Unlock()
+	defer timer.Stop()
+	select {
+	case r.lock <- struct{}{}:
+	case <-waiting.Done():
+		s.runs.unref(r)
+		return nil, nil, outcome.Unavailable(outcome.Cause(ctx, context.Cause(waiting)))
+	}
+	s.runs.mu.Lock()
+	rest := left()
+	s.runs.mu.Unlock()
+	if rest <= 0 {
+		s.unlock(r, errStalled)
+		return nil, nil, outcome.Unavailable(errStalled)
+	}
+	return r, s.newBackoff(rest), nil
+}
+
+// unlock unlocks a run after an operation with the given error.
+func (s *engine) unlock(r *cachedRun, err error) {
+	if kind := runstore.KindOf(err); kind != runstore.ErrUnavailable && kind != runstore.ErrUnknownOutcome {
+		s.runs.mu.Lock()
+		r.answered = s.clock.local.Read()
+		s.runs.mu.Unlock()
+	}
+	<-r.lock
+	s.runs.unref(r)
+}
+
+// ref returns a run that evict does not drop until unref.
+func (rs *runCache) ref(id runstore.RunID) *cachedRun {
 	rs.mu.Lock()
+	defer rs.mu.Unlock()
 	r := rs.all[id]
 	if r == nil {
 		rs.evict()
@@ -79,19 +146,7 @@ func (rs *runCache) acquire(ctx context.Context, id runstore.RunID) (*cachedRun,
 		rs.all[id] = r
 	}
 	r.refs++
-	rs.mu.Unlock()
-	select {
-	case r.lock <- struct{}{}:
-		return r, nil
-	case <-ctx.Done():
-		rs.unref(r)
-		return nil, outcome.Unavailable(ctx.Err())
-	}
-}
-
-func (rs *runCache) release(r *cachedRun) {
-	<-r.lock
-	rs.unref(r)
+	return r
 }
 
 func (rs *runCache) unref(r *cachedRun) {
