@@ -104,3 +104,13 @@ func (c *Clock) Old() bool { return c.clock.isStale() }
 
 // LogKey is the key of a page of the feed's log.
 func LogKey(number int64) string { return logKey(number) }
+
+// RecordSize returns what a record counts in the row of its run if its cell has a nonce, twice if its value is in
+// a pack.
+func RecordSize(nonce uint64, inPack bool) int64 {
+	m := &recordMeta{By: nonce}
+	if inPack {
+		m.Pack = &packed{Nonce: nonce}
+	}
+	return m.footprint("key", encodeCell(m, nil))
+}

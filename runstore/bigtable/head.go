@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -255,9 +256,19 @@ func (m *recordMeta) hides() int64 {
 }
 
 // footprint returns how many bytes a record counts in head.RecordBytes: its cell, or what it reserves if that
-// is more.
+// is more. Each nonce in the cell counts with the most digits that one has. So two attempts of a request from the
+// same revision count the same: if one does not fit, no copy of an earlier one can be applied.
 func (m *recordMeta) footprint(key runstore.RecordKey, cell []byte) int64 {
-	return max(int64(len(key)+len(cell)), m.Reserved)
+	size := len(key) + len(cell) + missingDigits(m.By)
+	if m.Pack != nil {
+		size += missingDigits(m.Pack.Nonce)
+	}
+	return max(int64(size), m.Reserved)
+}
+
+// missingDigits returns how many decimal digits the greatest nonce has more than the given one.
+func missingDigits(nonce uint64) int {
+	return len(strconv.FormatUint(math.MaxUint64, 10)) - len(strconv.FormatUint(nonce, 10))
 }
 
 // reserveFor returns the upper bound of the bytes that records take which a later batch puts into a full

@@ -1,6 +1,7 @@
 package bigtable_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -67,6 +68,21 @@ func TestHeadKnowsWhoMadeIt(t *testing.T) {
 		}
 		if by, known := made(int64(len(nonces)+1), 1); by || !known {
 			t.Fatalf("a revision to come: made %v, known %v", by, known)
+		}
+	}
+}
+
+// TestNoncesCountTheSame checks that what a record counts does not depend on the digits of the nonces in its cell.
+// Otherwise a repeat could be refused because the row is full, and an earlier copy of the same request, from the same
+// revision, could be applied after that.
+func TestNoncesCountTheSame(t *testing.T) {
+	t.Parallel()
+	for _, inPack := range []bool{false, true} {
+		want := bigtable.RecordSize(math.MaxUint64, inPack)
+		for _, nonce := range []uint64{0, 9, 10, 1 << 62, 9_999_999_999_999_999_999, 10_000_000_000_000_000_000} {
+			if got := bigtable.RecordSize(nonce, inPack); got != want {
+				t.Errorf("a record with the nonce %d, in a pack: %t, counts %d bytes, want %d", nonce, inPack, got, want)
+			}
 		}
 	}
 }

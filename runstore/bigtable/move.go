@@ -166,7 +166,7 @@ func (s *engine) moveRecords(ctx context.Context, r *cachedRun, t *outcome.Backo
 	slices.SortStableFunc(movable, func(a, b candidate) int { return cmp.Compare(b.meta.Rev, a.meta.Rev) })
 	kept := int64(0)
 	for _, one := range movable {
-		size := int64(len(one.key) + len(one.cell))
+		size := one.meta.footprint(one.key, one.cell)
 		if kept += size; kept <= s.hotBytes/3 {
 			continue
 		}
