@@ -162,11 +162,13 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 		swapped, ambiguous, err := s.swap(ctx, r, e, t, ticket)
 		entryErr := waitAlongside()
 		if err != nil {
-			if r.forget(); !errors.Is(err, runstore.ErrLeaseExpired) {
+			if r.forget(); !e.tried {
+				s.garbage.deleteOrphans(e.orphans()...)
+			}
+			if !errors.Is(err, runstore.ErrLeaseExpired) {
 				return nil, err
 			}
 			// Nothing was sent, because the lease has ended by this head. It may have been renewed since.
-			s.garbage.deleteOrphans(e.orphans()...)
 			if fresh = false; t.Left() < 0 {
 				return nil, outcome.Unavailable(errBusy)
 			}
@@ -331,6 +333,7 @@ type edit struct {
 	stored []byte // the revision's cell
 	nonce  uint64
 	sent   localclock.Reading
+	tried  bool // swap has sent it
 	now    int64
 	m      *bigtable.Mutation // the change of the row, without the head until swap
 
@@ -447,6 +450,7 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 			}
 			return false, ambiguous, outcome.Unavailable(outcome.Cause(ctx, bound.Err()))
 		}
+		e.tried = true
 		err := s.table.Apply(bound, runKey(r.id), m, bigtable.GetCondMutationResult(&matched))
 		cancel()
 		switch {

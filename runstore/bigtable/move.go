@@ -296,6 +296,9 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 			}
 		}
 	}
+	if err != nil && !m.tried {
+		s.garbage.deleteOrphans(m.orphans()...)
+	}
 	if err != nil || !applied {
 		r.forget() // if the outcome is unknown, the rows stay as after a crash
 		return false, asUnavailable(r.id, err)

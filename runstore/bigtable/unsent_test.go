@@ -122,3 +122,36 @@ func TestRenewedLeaseIsLive(t *testing.T) {
 		}
 	}
 }
+
+// TestUnsentWriteDeletesItsValues checks that a write whose context ends after it has written its large values, and
+// before its conditional mutation is sent, is not applied, and leaves none of them.
+func TestUnsentWriteDeletesItsValues(t *testing.T) {
+	t.Parallel()
+	table, ends := newTable(t), func() {}
+	s, tbl := openBare(t, table, func(o *bigtable.Options) {
+		o.DialOptions = append(o.DialOptions,
+			grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				stream, err := begin(ctx, desc, cc, method, opts...)
+				if path.Base(method) != writes || serving.Operation(ctx) == "" {
+					return stream, err
+				}
+				return &watched{stream, ends}, err
+			}))
+	}), raw(t, table)
+	hold(t, s, "run")
+	b := heavy("run")
+	b.Runnable = runstore.When{} // its entry would be written at the same time as the head
+	ctx, cancel := context.WithCancel(t.Context())
+	ends = cancel
+	_, err := s.Commit(ctx, b)
+	ends = func() {}
+	fails(t, err, runstore.ErrUnavailable, context.Canceled, runstore.NotApplied)
+	bigtable.EmptyGarbage(t.Context(), s)
+	if left := len(keys(t, tbl, "d")); left > 0 {
+		t.Errorf("%d rows of large values are left of a write that was not sent", left)
+	}
+	commit(t, s, b)
+	if stored := len(keys(t, tbl, "d")); stored == 0 {
+		t.Error("the write has no large values")
+	}
+}
