@@ -19,8 +19,8 @@ import (
 //	segments, cold records and large values of a      no head names them; a later generation uses other keys
 //	purged run, written by a process that was
 //	suspended during the purge and then died
-//	a mark, and index entries, of a creation          each orphan scan reads a row that does not exist, and
-//	that was never applied                            each scan of the index leaves the entry out
+//	a mark, index entries and large values of a       each orphan scan reads a row that does not exist, and
+//	creation that was never applied                   each scan of the index leaves the entry out
 //	pages of the feed's log whose runs were           readers skip them; compaction removes them, too
 //	purged, and rows of late appends
 //
@@ -40,7 +40,8 @@ func (s *Store) CollectGarbage(ctx context.Context) (deleted int, err error) {
 
 // collectGarbage deletes orphans of every kind and returns how many rows it deleted.
 func (s *engine) collectGarbage(ctx context.Context) (deleted int, err error) {
-	for _, kind := range []string{kindSegment, kindCold, kindPack, kindMark} {
+	// The marks first: a creation that was never applied leaves a purged run, whose large values are orphans then.
+	for _, kind := range []string{kindMark, kindSegment, kindCold, kindPack} {
 		orphans := s.deleteOrphans
 		if kind == kindMark {
 			orphans = s.deleteOrphanMarks

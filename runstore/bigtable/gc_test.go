@@ -143,3 +143,24 @@ func TestCollectionMeetsACreation(t *testing.T) {
 		t.Errorf("the scans found %d entries, want the run", n)
 	}
 }
+
+// TestOneCollectionOfACreation checks that one collection leaves no mark and no large value of a creation that was
+// never applied, and that scans delete its index entries after it.
+func TestOneCollectionOfACreation(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s, tbl := openBare(t, table), raw(t, table)
+	creation := heavy("run").Writes
+	creation.Runnable = runstore.When{}
+	dyingCreation(t, table, runstore.RunSpec{ID: "run", Writes: creation})
+	if len(keys(t, tbl, "d")) == 0 {
+		t.Fatal("the creation has written no large values")
+	}
+	collect(t, s)
+	scanAll(t, s)
+	for kind, what := range map[string]string{"m": "marks", "d": "large values", "i": "index entries"} {
+		if left := len(keys(t, tbl, kind)); left > 0 {
+			t.Errorf("%d %s are left", left, what)
+		}
+	}
+}
