@@ -60,7 +60,7 @@ func (s *engine) moveInBackground(r *cachedRun) {
 	s.inBackground(func(ctx context.Context) error {
 		defer r.moving.Store(false)
 		again, err := s.withLock(ctx, id, s.moveRecords)
-		for again && err == nil {
+		for again && err == nil && !s.isClosed() {
 			again, err = s.withLock(ctx, id, s.rewrite)
 		}
 		return s.unlessSkipped(id, err)
