@@ -131,3 +131,19 @@ func TestTimesOfWrites(t *testing.T) {
 		t.Errorf("a lease of a minute from %v on ends at %v, %v", created.Run.CreatedAt, created.Lease.ExpiresAt, err)
 	}
 }
+
+// TestClockOfAFastProcess checks that the estimate of a process whose monotonic clock is fast by 1 part in 8192 is not
+// ahead of Bigtable's clock for as long as one reading serves.
+func TestClockOfAFastProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c, here := &bigtable.Clock{}, localclock.Clock{}
+		start := time.Now().Truncate(time.Second)
+		c.Learn(start, here.Read())
+		const passed = 18 * time.Second // a reading is used for 20 s
+		time.Sleep(passed)
+		if server := start.Add(passed - passed/8192); c.Estimate().After(server) {
+			t.Errorf("the estimate is %v ahead of Bigtable's clock", c.Estimate().Sub(server))
+		}
+	})
+}

@@ -328,3 +328,44 @@ func (s *beforeRows) SendMsg(m any) error {
 	}
 	return s.ClientStream.SendMsg(m)
 }
+
+// TestScanLeavesRecentEntries checks that a scan does not delete a former entry of a record that was changed less than
+// 20 s ago, which a scan under way may still need, and deletes it later. The scanning handle takes Bigtable's clock to
+// be some seconds later than it is.
+func TestScanLeavesRecentEntries(t *testing.T) {
+	t.Parallel()
+	const ahead, grace = 2 * time.Second, 20 * time.Second
+	for { // until the write and the scan fall into the time
+		table := newTable(t)
+		s, scanner, tbl := openBare(t, table), openBare(t, table), raw(t, table)
+		hold(t, s, "run")
+		scan := func() int {
+			for _, err := range runstore.Entries(t.Context(), scanner, runstore.IndexQuery{Index: "queue", Until: runstore.EndOfTime}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			bigtable.DeleteGarbage(t.Context(), scanner)
+			return len(keys(t, tbl, "i"))
+		}
+		began := time.Now()
+		for range 2 {
+			b := signal("run", "event")
+			b.Put("key", nil, runstore.Place{Index: "queue", At: runstore.After(0)})
+			commit(t, s, b)
+		}
+		before, after := len(keys(t, tbl, "i")), 0
+		bigtable.Shift(scanner, ahead, func() { after = scan() })
+		if time.Since(began) > grace-2*ahead {
+			continue
+		}
+		if after != before {
+			t.Errorf("%d of %d entries are left after a scan of a change in the last %v", after, before, grace)
+		}
+		bigtable.Ahead(scanner, func() { after = scan() })
+		if after != before-1 {
+			t.Errorf("%d of %d entries are left after a scan an hour later, want all but the former one", after, before)
+		}
+		return
+	}
+}
