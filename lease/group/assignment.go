@@ -200,7 +200,7 @@ func (h *hysteresis) observe(at time.Time, assigned []string, present map[string
 	next = noBound
 	for name := range differing {
 		since, began := h.since[name]
-		if !began {
+		if !began || since.After(at) { // the clock was set back
 			since, h.since[name] = at, at
 		}
 		if left := since.Add(h.least).Sub(at); left > 0 {

@@ -148,6 +148,10 @@ func TestHysteresis(t *testing.T) {
 		{5000 * time.Millisecond, "a b c", "b c d", "b c", 500 * time.Millisecond},
 		{5500 * time.Millisecond, "a b c", "b c d", "b c d", noBound},
 		{5600 * time.Millisecond, "b c d", "b c d", "b c d", noBound},
+		{5700 * time.Millisecond, "b c d", "b c", "b c d", time.Second},
+		{-time.Hour, "b c d", "b c", "b c d", time.Second}, // the clock was set back
+		{-time.Hour + time.Second, "b c d", "b c", "b c", noBound},
+		{-time.Hour + time.Second, "b c", "b c", "b c", noBound},
 	} {
 		present := map[string]bool{}
 		for _, name := range strings.Fields(step.present) {
@@ -160,5 +164,23 @@ func TestHysteresis(t *testing.T) {
 	}
 	if len(h.since) != 0 {
 		t.Errorf("members are remembered that do not differ from the assignment: %v", h.since)
+	}
+}
+
+// A dead member is removed within reapSpread of the first sight, also if the store clock was set back since.
+func TestReapScheduleWithAClockSetBack(t *testing.T) {
+	s := memory.New(nil).Open()
+	defer func() { _ = s.Close() }()
+	g, err := New(s, "g", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	schedule := reapSchedule{}
+	v := view{at: time.Unix(10_000, 0), dead: []dead{{name: "a", head: runstore.Run{ID: g.MemberRun("a")}}}}
+	for range 2 {
+		if next := g.reap(t.Context(), schedule, v); next > reapSpread {
+			t.Errorf("the clock is at %v, and the next member is removed in %v, want at most %v", v.at, next, reapSpread)
+		}
+		v.at = v.at.Add(-time.Hour)
 	}
 }

@@ -102,7 +102,7 @@ func (g *Group) reap(ctx context.Context, s reapSchedule, v view) (next time.Dur
 	for _, d := range v.dead {
 		id := deadID{d.head.ID, d.record.Version}
 		seen[id] = true
-		if _, scheduled := s[id]; !scheduled {
+		if due, scheduled := s[id]; !scheduled || due.Sub(v.at) > reapSpread { // the clock was set back
 			s[id] = v.at.Add(rand.N(reapSpread))
 		}
 		wait := s[id].Sub(v.at)

@@ -159,7 +159,7 @@ func (s *shardSet) step(ctx context.Context, v view) (next time.Duration) {
 		s.proposeAt = time.Time{}
 		return next
 	}
-	if s.proposeAt.IsZero() {
+	if s.proposeAt.IsZero() || s.proposeAt.Sub(v.at) > proposeSpread { // the clock was set back
 		s.proposeAt = v.at.Add(rand.N(proposeSpread))
 	}
 	if wait := s.proposeAt.Sub(v.at); wait > 0 {
