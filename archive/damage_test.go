@@ -155,12 +155,14 @@ func TestDamagedDirectory(t *testing.T) {
 
 func part(dir string, n int) string { return filepath.Join(dir, fmt.Sprintf("runs-%06d.jsonl", n)) }
 
-// An archive of a newer format is refused as such.
+// An archive of a newer format is refused as such, also if its header has a field that is not known.
 func TestNewerFormat(t *testing.T) {
 	t.Parallel()
-	newer := strings.Replace(string(export(t, newMemory(t))), `"format":1`, `"format":2`, 1)
-	newer = archive.Resum(newer)
-	if _, err := archive.Check(context.Background(), stream([]byte(newer))); !errors.Is(err, runstore.ErrUnsupported) {
-		t.Errorf("%v, want ErrUnsupported", err)
+	for _, format := range []string{`"format":2`, `"format":2,"compression":"zstd"`} {
+		newer := strings.Replace(string(export(t, newMemory(t))), `"format":1`, format, 1)
+		newer = archive.Resum(newer)
+		if _, err := archive.Check(context.Background(), stream([]byte(newer))); !errors.Is(err, runstore.ErrUnsupported) {
+			t.Errorf("%s: %v, want ErrUnsupported", format, err)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"slices"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -65,6 +66,9 @@ func (r *fileReader) next() (l line, body []byte, err error) {
 		return l, nil, r.damage("the sum is %.64q instead of %q: this line was changed, or lines before it are lost, added or moved", found, want)
 	}
 	r.sum = found
+	if err := r.checkFormat(body); err != nil {
+		return l, nil, err
+	}
 	d := json.NewDecoder(io.MultiReader(bytes.NewReader(body), bytes.NewReader([]byte("}"))))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
@@ -112,14 +116,25 @@ func (r *fileReader) first() (*header, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch h := l.Header; {
-	case h == nil:
+	if l.Header == nil {
 		return nil, r.damage("the first line is no header")
-	case h.Format > Format:
-		return nil, &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "archive", Problem: fmt.Sprintf(
-			"%s has format %d, this program knows %d; use a newer program", r.name, h.Format, Format)}
 	}
 	return l.Header, nil
+}
+
+// checkFormat returns ErrUnsupported if the body of the first line names a newer format, whose lines may have
+// fields that this program does not know.
+func (r *fileReader) checkFormat(body []byte) error {
+	var l struct {
+		Header struct {
+			Format int `json:"format"`
+		} `json:"header"`
+	}
+	if r.line > 1 || json.Unmarshal(slices.Concat(body, []byte("}")), &l) != nil || l.Header.Format <= Format {
+		return nil
+	}
+	return &runstore.InputError{Kind: runstore.ErrUnsupported, Field: "archive", Problem: fmt.Sprintf(
+		"%s has format %d, this program knows %d; use a newer program", r.name, l.Header.Format, Format)}
 }
 
 // header reads the first line. before is the header of the file before, nil for the first file, and sum
