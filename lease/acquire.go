@@ -51,8 +51,8 @@ func (k *Keeper) TryAcquire(ctx context.Context, req runstore.AcquireRequest) (G
 //
 // The error matches the store's last answer (runstore.ErrLeaseHeld names the holder) and, if ctx
 // has ended, its cause. It matches runstore.ErrUnknownOutcome too if an earlier request has an unknown
-// outcome and the store did not evaluate the last one: the lease may have been granted, with the
-// request's writes, and then expires unused.
+// outcome, also where the last answer is a refusal: the lease may have been granted, with the request's
+// writes, or may be when a late copy of the request arrives, and then expires unused.
 func (k *Keeper) Acquire(ctx context.Context, req runstore.AcquireRequest) (Granted, error) {
 	chosen := req.Grant != ""
 	renamable := !chosen && req.Preempt == "" && req.Writes.IsZero() && runstore.GuardsOf(req.Guards...).Fence.IsZero()

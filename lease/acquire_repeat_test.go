@@ -85,8 +85,8 @@ func TestAcquireRenamesItsGrantWithPauses(t *testing.T) {
 	})
 }
 
-// An acquisition whose reply is lost keeps its unknown outcome while the store is away. The answer that
-// another holder has the lease is definite.
+// An acquisition whose reply is lost keeps its unknown outcome, also when a later answer is a refusal: the store
+// may have forgotten the first result, or apply the first copy once the lease is free.
 func TestAcquireOfUnknownOutcome(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -94,20 +94,23 @@ func TestAcquireOfUnknownOutcome(t *testing.T) {
 		then    func(f *fixture, next func() (runstore.Granted, error)) (runstore.Granted, error)
 		ends    bool // with the answer, not with the context
 		want    error
-		outcome runstore.Outcome
 	}{
 		{"the store is away", true, func(*fixture, func() (runstore.Granted, error)) (runstore.Granted, error) {
 			return runstore.Granted{}, unavailable()
-		}, false, runstore.ErrUnavailable, runstore.Unknown},
+		}, false, runstore.ErrUnavailable},
 		{"the store is closed", true, func(*fixture, func() (runstore.Granted, error)) (runstore.Granted, error) {
 			return runstore.Granted{}, &runstore.OpError{Op: "acquire lease", Run: run, Err: runstore.ErrClosed}
-		}, true, runstore.ErrClosed, runstore.Unknown},
+		}, true, runstore.ErrClosed},
 		{"another holder has the lease", false, func(f *fixture, next func() (runstore.Granted, error)) (runstore.Granted, error) {
 			if f.head().Token == 0 {
 				f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: runstore.MaxTTL})
 			}
 			return next()
-		}, false, runstore.ErrLeaseHeld, runstore.NotApplied},
+		}, false, runstore.ErrLeaseHeld},
+		{"the run was purged", true, func(f *fixture, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+			f.purge()
+			return next()
+		}, true, runstore.ErrNotFound},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -126,10 +129,50 @@ func TestAcquireOfUnknownOutcome(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				_, err := f.keeper(nil).Acquire(ctx, req)
-				if runstore.OutcomeOf(err) != test.outcome || !errors.Is(err, test.want) || errors.Is(err, context.DeadlineExceeded) == test.ends {
-					t.Errorf("got %v, want %v, of outcome %v", err, test.want, test.outcome)
+				if runstore.OutcomeOf(err) != runstore.Unknown || !errors.Is(err, test.want) || errors.Is(err, context.DeadlineExceeded) == test.ends {
+					t.Errorf("got %v, want %v, of unknown outcome", err, test.want)
 				}
 			})
 		})
 	}
+}
+
+// purge purges the run, with the results that the store remembers.
+func (f *fixture) purge() {
+	f.t.Helper()
+	b := runstore.NewBatch(run, runstore.Unguarded("test"))
+	b.Purge = true
+	if _, err := f.Commit(context.Background(), b); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// A copy of an acquisition that is under way is applied after its repeats have met another holder, and their
+// caller has left.
+func TestAcquireOfWhichALateCopyIsApplied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		other := f.grant(runstore.LeaseSpec{Owner: "agent-b", TTL: 10 * time.Minute})
+		f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+			if n == 1 {
+				return runstore.Granted{}, hang(ctx) // the server is frozen, and performs the request later
+			}
+			return next()
+		}
+		req := request()
+		req.Writes = writes("begin")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := f.keeper(nil).Acquire(ctx, req)
+		if !errors.Is(err, runstore.ErrLeaseHeld) || runstore.OutcomeOf(err) != runstore.Unknown {
+			t.Errorf("got %v, want ErrLeaseHeld, of unknown outcome", err)
+		}
+		if _, err := f.RunStore.ReleaseLease(t.Context(), runstore.ReleaseRequest{Fence: other.Lease.Fence()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.RunStore.AcquireLease(t.Context(), f.acquires[0]); err != nil {
+			t.Fatal(err)
+		}
+		f.wantKinds("begin")
+	})
 }

@@ -27,16 +27,15 @@ type checkpoint struct {
 //     a batch of their own, or one checkpoint that contains them.
 //   - The store's refusal of the writes, such as runstore.ErrTooLarge. The next renewal then carries
 //     no writes, so that the refusal does not cost the lease. It matches runstore.ErrUnknownOutcome
-//     too where an earlier renewal had carried the writes, its outcome is unknown, and the refusal does
-//     not show it (runstore.ErrCorrupt, ErrInvalid, ErrUnsupported).
+//     too where an earlier renewal had carried the writes and its outcome is unknown.
 //   - runstore.ErrForgotten, an unknown outcome: the store no longer shows whether the writes were applied.
 //   - [ErrEnded]: the work has returned. It matches runstore.ErrUnknownOutcome where a renewal had
 //     carried the writes and its outcome is unknown. What belongs to the end of the work goes to
 //     [Held.ReleaseWith].
 //   - The [LostError] or, in an Overlap handoff, the [HandedOffError], if the lease was lost or handed off
 //     while the work ran; at once, so that the work may wait for the outcome. It matches
-//     runstore.ErrUnknownOutcome where a renewal had carried the writes and the store did not answer
-//     that they were refused.
+//     runstore.ErrUnknownOutcome where a renewal had carried the writes, unless the store has refused
+//     every renewal that did.
 //
 // The caller must not change the writes before it has received the outcome.
 func (h *Held) Checkpoint(w runstore.Writes) <-chan error {
@@ -82,19 +81,13 @@ func (h *Held) settleCheckpoint(c *checkpoint, err error) {
 }
 
 // outcome returns err, the answer to a renewal with the checkpoint. It matches
-// runstore.ErrUnknownOutcome too if the answer does not say what became of an earlier renewal in
-// doubt: a server that does not accept the client's credentials, for example, has not looked. The
-// store's other refusals do: it would have returned the result of a renewal that it applied.
+// runstore.ErrUnknownOutcome too if an earlier renewal with the checkpoint is in doubt: no error resolves
+// that (see unresolved).
 func (c *checkpoint) outcome(err error) error {
-	if c.doubt == nil {
+	if err == nil || c.doubt == nil || runstore.OutcomeOf(err) == runstore.Unknown {
 		return err
 	}
-	for _, kind := range []error{runstore.ErrClosed, runstore.ErrCorrupt, runstore.ErrInvalid, runstore.ErrUnsupported} {
-		if errors.Is(err, kind) {
-			return errors.Join(err, runstore.ErrUnknownOutcome)
-		}
-	}
-	return err
+	return errors.Join(err, runstore.ErrUnknownOutcome)
 }
 
 // reportCheckpoint reports the outcome of a checkpoint that a renewal carried: nil, or why the writes

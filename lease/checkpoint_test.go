@@ -198,7 +198,7 @@ func TestRefusedCheckpointKeepsTheLease(t *testing.T) {
 }
 
 // With the lease its checkpoint is lost: refused where the store says so, of unknown outcome where
-// no reply came, also if a repeat then got an answer that does not say what became of the first.
+// no reply came, also if a repeat was refused: the store may have forgotten the first result.
 func TestCheckpointOfALostLease(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -211,7 +211,8 @@ func TestCheckpointOfALostLease(t *testing.T) {
 		{"unavailable, then closed", []error{runstore.ErrUnavailable, runstore.ErrClosed}, false},
 		{"no reply", []error{runstore.ErrUnknownOutcome}, true},
 		{"no reply, then closed", []error{runstore.ErrUnknownOutcome, runstore.ErrClosed}, true},
-		{"no reply, then fenced", []error{runstore.ErrUnknownOutcome, &runstore.FencedError{Presented: 1, Current: 2}}, false},
+		{"no reply, then fenced", []error{runstore.ErrUnknownOutcome, &runstore.FencedError{Presented: 1, Current: 2}}, true},
+		{"no reply, then purged", []error{runstore.ErrUnknownOutcome, runstore.ErrNotFound}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

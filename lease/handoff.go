@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -76,7 +77,8 @@ func (s storedHandoff) spec() runstore.LeaseSpec {
 //
 // Of several successors, the one that asked last is granted the lease first; the others go on
 // waiting. If ctx ends, the request is withdrawn, and a lease that was granted for it meanwhile is
-// revoked. A request whose sender died is ignored after its TTL.
+// revoked. A request whose sender died is ignored after its TTL; so is one that reaches the store after its
+// withdrawal, unless the holder hands off to it before.
 //
 // The request names no guards, writes or reason to preempt: runstore.ErrInvalid. The store must be
 // a runstore.RunStore, or have its methods Commit, ReadRecords and Now: runstore.ErrUnsupported.
@@ -99,7 +101,7 @@ func (k *Keeper) RequestHandoff(ctx context.Context, req runstore.AcquireRequest
 	req.Writes.Delete(HandoffKey)
 	s := &successor{keeper: k, store: store, req: req}
 	granted, err := s.await(ctx, chosen)
-	if err != nil && s.requested {
+	if err != nil && (s.requested || s.unknown) {
 		s.withdraw(context.WithoutCancel(ctx))
 	}
 	return granted, err
@@ -123,6 +125,7 @@ type successor struct {
 	req       runstore.AcquireRequest
 	requested bool      // a request may be stored
 	stored    time.Time // when the last one that was stored was sent
+	unknown   bool      // a request for the lease under the present grant id has an unknown outcome
 }
 
 // await requests the handoff and waits for the grant.
@@ -141,6 +144,11 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 			}
 			return granted, nil
 		}
+		s.unknown = s.unknown || runstore.OutcomeOf(err) == runstore.Unknown
+		answer := err
+		if s.unknown {
+			answer = unresolved("acquire lease", s.req.Run, err)
+		}
 		wait := pace.Jitter(backoff)
 		var held *runstore.LeaseHeldError
 		switch {
@@ -155,13 +163,13 @@ func (s *successor) await(ctx context.Context, chosen bool) (Granted, error) {
 			wait = min(wait, held.Remaining+rand.N(k.opts.MinBackoff/2+1), s.req.TTL/3)
 		case !chosen && (errors.Is(err, ErrLost) || errors.Is(err, runstore.ErrFenced)):
 			// The lease was handed off to this grant, and has ended since.
-			s.req.Grant, s.stored = runstore.NewGrantID(), time.Time{}
+			s.req.Grant, s.stored, s.unknown = runstore.NewGrantID(), time.Time{}, false
 		case !transient(err):
-			return Granted{}, err
+			return Granted{}, answer
 		}
 		// A run that is written all the time causes wake-ups all the time.
 		if !pace.Pause(ctx, min(wait, k.opts.MinBackoff/20)) || !hints.pause(ctx, wait-k.opts.MinBackoff/20) || !k.awaitGrace(ctx, &outage, s.req) {
-			return Granted{}, fmt.Errorf("%w: waiting for the handoff; last answer: %w", context.Cause(ctx), err)
+			return Granted{}, fmt.Errorf("%w: waiting for the handoff; last answer: %w", context.Cause(ctx), answer)
 		}
 	}
 }
@@ -190,8 +198,8 @@ func (s *successor) renew(ctx context.Context, holder runstore.Token) bool {
 	return true
 }
 
-// withdraw deletes the request. If it has been deleted already, the holder may have made the grant:
-// a repeat of the request for the lease finds it, and it is released.
+// withdraw deletes the request. If there is none, the grant may have been made, for the holder's request or
+// for this process's: a repeat of the request for the lease finds it, and it is revoked.
 func (s *successor) withdraw(ctx context.Context) {
 	k := s.keeper
 	var deleted atomic.Bool // a call that was abandoned may still return
@@ -209,7 +217,11 @@ func (s *successor) withdraw(ctx context.Context) {
 	if deleted.Load() || err != nil && !errors.Is(err, runstore.ErrConflict) {
 		return
 	}
-	if granted, err := k.acquireOnce(ctx, s.req); err == nil {
+	// A store recognizes the repeat of a request that it granted before it looks at the guards. This guard
+	// never holds, so that a lease which is free or has expired is not taken from its holder, only to end.
+	find := s.req
+	find.Guards = []runstore.Guard{runstore.AtVersion(HandoffKey, math.MaxInt64)}
+	if granted, err := k.acquireOnce(ctx, find); err == nil {
 		_ = k.newHeld(granted).revoke(ctx) // the lease otherwise expires
 	}
 }

@@ -55,10 +55,11 @@ func isHandoff(err error) bool {
 // handing is the state of a holder's handoff; the mutex of Held guards it.
 type handing struct {
 	found   time.Time                // when a request was found; zero if none was
-	doubt   *runstore.AcquireRequest // a grant that was sent, unless the store has refused it
+	doubt   *runstore.AcquireRequest // a grant that was sent, and that the store may have made or make
+	copies  int                      // how often it was sent
 	refused runstore.GrantID         // the store refused this grant
 	done    *HandedOffError
-	sent    time.Time // when a grant was first sent while the work ran; zero if none was
+	sent    time.Time // when the grant was first sent while the work ran; zero if it was not
 }
 
 // watchHandoffs looks for requests until ctx ends, and reports them to heartbeatLoop.
@@ -101,11 +102,12 @@ func (h *Held) lookForRequest(ctx context.Context, store handoffStore) (*handoff
 }
 
 // grantSuccessor grants the lease to the successor that requests it, under the holder's fence. A
-// grant of unknown outcome is repeated as it is by the next call. The result is nil if no successor
-// requests the lease, or if it was abandoned before the grant.
+// grant of unknown outcome is repeated as it is by the next call, until the store has evaluated a repeat.
+// The result is nil if no successor requests the lease, or if it was abandoned before the grant. A call that
+// was made while the work ran (working) sends nothing once the work has returned.
 //
 // Errors: those of the store; lostBy reports which of them end the lease.
-func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
+func (h *Held) grantSuccessor(ctx context.Context, working bool) (*HandedOffError, error) {
 	store, err := h.keeper.handoffStore()
 	if err != nil {
 		return nil, err
@@ -129,8 +131,8 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 			}
 			req.Writes.Delete(HandoffKey)
 		}
-		if !h.startGrant(req) {
-			return nil, nil
+		if send, err := h.startGrant(req, working); !send {
+			return nil, err
 		}
 		granted, err := h.keeper.store.AcquireLease(ctx, *req)
 		l := h.Lease()
@@ -139,13 +141,14 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 			return &HandedOffError{Run: l.Run, Token: l.Token, Next: granted.Token, Successor: granted.Owner}, nil
 		case err == nil && granted.Token > l.Token: // the successor's own request was granted, after the lease had ended
 			return nil, &runstore.FencedError{Presented: l.Token, Current: granted.Token}
-		case transient(err):
+		case runstore.OutcomeOf(err) == runstore.Unknown:
 			return nil, err
+		case !h.endDoubt(!notEvaluated(err) || errors.Is(err, runstore.ErrClosed)): // a closed store makes no grant, and renews none
+			return nil, unresolved("hand off lease", l.Run, err)
 		}
-		h.endDoubt()
 		switch {
 		case errors.Is(err, runstore.ErrConflict): // another request, or none
-		case h.lostBy(err):
+		case transient(err) || h.lostBy(err):
 			return nil, err
 		default: // the store does not make this grant, or made it before the holder's and it has ended
 			h.mu.Lock()
@@ -156,22 +159,35 @@ func (h *Held) grantSuccessor(ctx context.Context) (*HandedOffError, error) {
 }
 
 // startGrant records that the grant is under way, and reports whether it may be sent: a lease that was
-// abandoned before is not handed off.
-func (h *Held) startGrant(req *runstore.AcquireRequest) bool {
+// abandoned before is not handed off, and a grant that was to be sent while the work ran (working) is left
+// to finish once the work has returned (ErrUnavailable).
+func (h *Held) startGrant(req *runstore.AcquireRequest, working bool) (send bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.abandon && h.handing.doubt == nil {
-		return false
+	switch {
+	case working && h.finished:
+		return false, &runstore.OpError{Op: "hand off lease", Run: req.Run, Err: runstore.ErrUnavailable, Cause: ErrEnded}
+	case h.abandon && h.handing.doubt == nil:
+		return false, nil
+	}
+	if working && h.handing.sent.IsZero() {
+		h.handing.sent = time.Now()
 	}
 	h.handing.doubt = req
-	return true
+	h.handing.copies++
+	return true, nil
 }
 
-// endDoubt records that the store has refused the grant that was under way.
-func (h *Held) endDoubt() {
+// endDoubt records that a copy of the grant under way was not applied, and reports whether that is true of
+// the grant: a store that did not evaluate the copy may have made the grant for an earlier one.
+func (h *Held) endDoubt(evaluated bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.handing.doubt = nil
+	if !evaluated && h.handing.copies > 1 {
+		return false
+	}
+	h.handing.doubt, h.handing.copies, h.handing.sent = nil, 0, time.Time{}
+	return true
 }
 
 // lostBy reports whether the store's answer to a grant for a successor ends the holder's lease. A
@@ -199,15 +215,6 @@ func (h *Held) endRequest() {
 	h.handing.sent = time.Time{}
 	if h.keeper.opts.Handoff == Overlap {
 		h.handing.found = time.Time{}
-	}
-}
-
-// markGranting records that a grant is sent while the work runs.
-func (h *Held) markGranting() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.handing.sent.IsZero() {
-		h.handing.sent = time.Now()
 	}
 }
 
@@ -243,8 +250,9 @@ func (h *Held) awaitGrant(deadline time.Time) {
 }
 
 // handOff completes a handoff after the work has returned at the given time. done is nil if no
-// successor requests the lease any more; the lease is then to be released, without the final writes
-// if applied is true.
+// successor requests the lease any more, or if the lease may not be renewed (ErrNoProgress); the lease is
+// then to be released, without the final writes if applied is true. With an error, applied reports that
+// the final writes are stored or may be.
 func (h *Held) handOff(ctx context.Context, returned time.Time, final runstore.Writes) (done *HandedOffError, applied bool, err error) {
 	ctx = context.WithoutCancel(ctx)
 	h.mu.Lock()
@@ -257,18 +265,21 @@ func (h *Held) handOff(ctx context.Context, returned time.Time, final runstore.W
 	if !final.IsZero() && state.doubt == nil {
 		// The stamps of the final writes name the grant under which they were made.
 		req := runstore.RenewRequest{Fence: l.Fence(), TTL: opts.TTL, Writes: final, ID: runstore.NewBatchID()}
-		err := retryWrite(ctx, opts.ReleaseTimeout, l.Run, "store the final writes", func(ctx context.Context) error {
+		unknown, err := retryWrite(ctx, opts.ReleaseTimeout, l.Run, "store the final writes", func(ctx context.Context) error {
 			_, err := h.keeper.store.RenewLease(ctx, req)
 			return err
 		})
-		if err != nil {
-			return nil, false, err
+		switch {
+		case errors.Is(err, runstore.ErrNoProgress): // neither are these writes, which a release applies all the same
+			return nil, false, nil
+		case err != nil:
+			return nil, unknown, err
 		}
 		applied = true
 	}
 	var granted atomic.Pointer[HandedOffError] // a call that was abandoned may still return
-	err = retryWrite(ctx, opts.ReleaseTimeout, l.Run, "hand off lease", func(ctx context.Context) error {
-		done, err := h.grantSuccessor(ctx)
+	err = retryBounded(ctx, opts.ReleaseTimeout, l.Run, "hand off lease", func(ctx context.Context) error {
+		done, err := h.grantSuccessor(ctx, false)
 		granted.Store(done)
 		return err
 	})

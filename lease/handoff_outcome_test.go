@@ -84,6 +84,15 @@ func TestFinalWritesOfAFailedHandoff(t *testing.T) {
 				return runstore.Renewed{}, replyLost
 			},
 		}, runstore.ErrInvalid},
+		"the reply to the writes is lost, then the run is purged": {lastSteps{
+			writes: func(n int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+				if n > 1 {
+					return runstore.Renewed{}, &runstore.OpError{Op: "test", Run: run, Err: runstore.ErrNotFound}
+				}
+				_, _ = next()
+				return runstore.Renewed{}, replyLost
+			},
+		}, lease.ErrLost},
 		"the store is away at the grant": {lastSteps{grant: awayAtTheGrant}, runstore.ErrUnavailable},
 		"the reply to the grant is lost, then the store is away": {lastSteps{
 			grant: func(f *fixture, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {

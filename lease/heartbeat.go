@@ -162,10 +162,9 @@ func (b *heartbeats) start(ctx context.Context) {
 	if b.handing {
 		grant := make(chan grantReply, 1)
 		b.grant = grant
-		b.held.markGranting()
 		b.held.background.Go(func() {
 			defer cancel()
-			done, err := b.held.grantSuccessor(ctx)
+			done, err := b.held.grantSuccessor(ctx, true)
 			grant <- grantReply{done, err}
 		})
 		return
@@ -199,7 +198,7 @@ func (b *heartbeats) handleReply(r renewal) bool {
 		b.scheduleRetry(r.err)
 		b.expiry.Reset(0) // there may be no grace any more
 	default:
-		b.held.markLost(r.err, nil, r.carried) // the answer to a repeat says if the writes were applied
+		b.held.markLost(r.err, nil, r.carried)
 		return false
 	}
 	return true
@@ -233,6 +232,7 @@ func (b *heartbeats) handleGrant(r grantReply) bool {
 		return true
 	case transient(r.err):
 		b.scheduleRetry(r.err)
+		b.expiry.Reset(0) // there may be no grace any more
 		return true
 	default:
 		b.held.markLost(r.err, nil, nil)
@@ -256,7 +256,7 @@ func (b *heartbeats) checkExpiry() bool {
 	default:
 	}
 	end := b.held.trustedUntil()
-	if b.last == nil || transient(b.last) { // otherwise the store was reached, and a contender can take the lease
+	if b.last == nil || transient(b.last) && !reached(b.last) { // otherwise a contender can reach the store, too, and take the lease
 		end = end.Add(b.held.grace())
 	}
 	if left := time.Until(end); left > 0 {

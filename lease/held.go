@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -101,7 +100,8 @@ func (h *Held) Done() <-chan struct{} { return h.over }
 // returned with or without an error: for example the last event and the run's status. They replace
 // the writes of an earlier call. They are not applied if the lease was lost before, if the work panics, or if
 // the lease was handed off while the work ran. If a successor has requested the lease, they are applied
-// with a renewal before the handoff. If a later step then fails or loses the lease, the result of
+// with a renewal before the handoff, or with a release if the store does not renew the lease for want of
+// progress. If a later step then fails or loses the lease, the result of
 // [Keeper.Hold] matches runstore.ErrUnknownOutcome.
 //
 // Use ReleaseWith to end the run. If the work committed a batch of its own that releases the lease,
@@ -160,7 +160,7 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	h.mu.Unlock()
 	var handed *HandedOffError
 	var notHanded, failed error
-	var applied bool // the final writes are stored
+	var applied bool // the final writes are stored or, after an error, may be
 	if lost == nil && requested && (!abandon || granting) {
 		if handed, applied, notHanded = h.handOff(ctx, returned, final); applied {
 			final = runstore.Writes{}
@@ -192,7 +192,7 @@ func (h *Held) finish(ctx context.Context, err error) error {
 	if applied && (lost != nil || failed != nil) { // alone, these report that the final writes were not applied
 		failed = join(failed, &runstore.OpError{
 			Op: "release lease", Run: h.Lease().Run, Err: runstore.ErrUnknownOutcome,
-			Cause: errors.New("the final writes are stored, but the end of the lease is not confirmed"),
+			Cause: errors.New("the final writes are stored or may be, and the end of the lease is not confirmed"),
 		})
 	}
 	h.awaitPending(deadline)
@@ -292,19 +292,12 @@ func (h *Held) release(ctx context.Context, writes runstore.Writes) error {
 // unknown outcome, a later refusal does not resolve it, so the result is an unknown outcome too.
 func (h *Held) end(ctx context.Context, call func(context.Context) error) error {
 	l := h.Lease()
-	var unknown atomic.Bool
-	err := retryBounded(context.WithoutCancel(ctx), h.keeper.opts.ReleaseTimeout, l.Run, "release lease", func(ctx context.Context) error {
-		err := call(ctx)
-		if runstore.OutcomeOf(err) == runstore.Unknown {
-			unknown.Store(true)
-		}
-		return err
-	})
+	unknown, err := retryWrite(context.WithoutCancel(ctx), h.keeper.opts.ReleaseTimeout, l.Run, "release lease", call)
 	switch {
 	case err == nil:
 		return nil
-	case unknown.Load() && runstore.OutcomeOf(err) != runstore.Unknown:
-		err = &runstore.OpError{Op: "release lease", Run: l.Run, Err: runstore.ErrUnknownOutcome, Cause: err}
+	case unknown:
+		err = unresolved("release lease", l.Run, err)
 	}
 	return h.releaseError(err)
 }

@@ -33,33 +33,46 @@ func retryBounded(ctx context.Context, bound time.Duration, run runstore.RunID, 
 	}
 }
 
-// retryWrite is retryBounded for a call whose effect counts even if its reply is lost: if one attempt has
-// an unknown outcome and the store did not evaluate the last one, the outcome stays unknown.
-func retryWrite(ctx context.Context, bound time.Duration, run runstore.RunID, op string, call func(context.Context) error) error {
-	var unknown atomic.Bool // a call that was abandoned may still return
-	err := retryBounded(ctx, bound, run, op, func(ctx context.Context) error {
+// retryWrite is retryBounded for a call whose effect counts even if its reply is lost. After an error,
+// unknown reports whether one attempt has an unknown outcome: the refusal of a later one does not resolve
+// it, because the store may have forgotten the first result, or apply the first copy later.
+func retryWrite(ctx context.Context, bound time.Duration, run runstore.RunID, op string, call func(context.Context) error) (unknown bool, err error) {
+	var doubt atomic.Bool // a call that was abandoned may still return
+	err = retryBounded(ctx, bound, run, op, func(ctx context.Context) error {
 		err := call(ctx)
 		if runstore.OutcomeOf(err) == runstore.Unknown {
-			unknown.Store(true)
+			doubt.Store(true)
 		}
 		return err
 	})
-	if unknown.Load() {
-		err = unresolved(op, run, err)
-	}
-	return err
+	return doubt.Load() || runstore.OutcomeOf(err) == runstore.Unknown, err
 }
 
-// unresolved returns err, the answer to the repeat of a request of unknown outcome. It matches
-// runstore.ErrUnknownOutcome if the store did not evaluate the repeat: a server that does not accept the
-// client's credentials, for example, has not looked.
+// unresolved returns err, the answer to a repeat of a request of unknown outcome, as an error that
+// matches runstore.ErrUnknownOutcome too. No error resolves the outcome: the store may have forgotten the
+// first result (runstore.RememberedBatches, a purge), or apply the first copy later.
 func unresolved(op string, run runstore.RunID, err error) error {
-	switch runstore.KindOf(err) {
-	case runstore.ErrUnavailable, runstore.ErrClosed, runstore.ErrCorrupt, runstore.ErrInvalid, runstore.ErrUnsupported:
-		return &runstore.OpError{Op: op, Run: run, Err: runstore.ErrUnknownOutcome, Cause: err}
-	default:
+	if runstore.OutcomeOf(err) == runstore.Unknown {
 		return err
 	}
+	return &runstore.OpError{Op: op, Run: run, Err: runstore.ErrUnknownOutcome, Cause: err}
+}
+
+// notEvaluated reports whether err is that of a request that the store did not evaluate: a server that
+// does not accept the client's credentials (runstore.ErrInvalid), for example, has not looked.
+func notEvaluated(err error) bool {
+	switch runstore.KindOf(err) {
+	case runstore.ErrUnavailable, runstore.ErrClosed, runstore.ErrCorrupt, runstore.ErrInvalid, runstore.ErrUnsupported:
+		return true
+	default:
+		return false
+	}
+}
+
+// reached reports whether err, the answer to a repeat of a request of unknown outcome, is that of a store
+// which did not evaluate the repeat.
+func reached(err error) bool {
+	return errors.Is(err, runstore.ErrCorrupt) || errors.Is(err, runstore.ErrInvalid) || errors.Is(err, runstore.ErrUnsupported)
 }
 
 // attempt runs call once with half of the time left as its timeout. It abandons a call that ignores
