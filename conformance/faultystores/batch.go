@@ -15,6 +15,8 @@ func batchStores() []faultyStore {
 	return []faultyStore{
 		{"version-not-checked", "Record versions are not compared: the last writer wins.",
 			"I4/a-conflict-tells-the-current-version", versionUnchecked},
+		{"guards-beyond-the-first-hundred", "Of many record versions the first hundred are compared.",
+			"I12/fullest-batch-works", hundredGuards},
 		{"guards-judged-from-memory", "A handle judges a guard by what it wrote last, though another handle has written since.",
 			"I4/guards-are-judged-by-what-other-handles-wrote", guardsFromMemory},
 		{"version-restarts", "A record that is deleted and made again begins at version 1, where old claims match it.",
@@ -27,6 +29,10 @@ func batchStores() []faultyStore {
 			"I4/readers-never-see-half-a-creation", createInSteps},
 		{"several-runs-in-several-steps", "A commit over several runs is one commit after another.",
 			"I4/a-failing-guard-leaves-nothing-on-any-run", multiInSteps},
+		{"several-runs-without-their-releases", "A commit over several runs leaves out that a batch releases.",
+			"I4/a-commit-over-several-runs-applies-whole", multiWithoutReleases},
+		{"existing-run-without-its-summary", "A create returns a run that exists without its summary.",
+			"I4/creation-with-writes-is-one-step", existingBare},
 		{"seq-with-gaps", "Seqs come from a sequence that skips numbers.",
 			"I5/seq-is-dense-under-many-writers", seqGaps},
 		{"acknowledged-and-lost", "Sometimes a commit is acknowledged and not written.",
@@ -53,6 +59,37 @@ func versionUnchecked(s *store) {
 		g := b.Guards()
 		g.Versions = nil
 		return h.Handle.Commit(ctx, reguarded(b, g))
+	}
+}
+
+func hundredGuards(s *store) {
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		g := b.Guards()
+		if n := len(g.Versions); n <= 100 || n > runstore.MaxGuards {
+			return h.Handle.Commit(ctx, b)
+		}
+		g.Versions = g.Versions[:100]
+		return h.Handle.Commit(ctx, reguarded(b, g))
+	}
+}
+
+func multiWithoutReleases(s *store) {
+	s.multi = func(ctx context.Context, h *handle, batches []runstore.Batch) ([]runstore.Committed, error) {
+		batches = slices.Clone(batches)
+		for i := range batches {
+			batches[i].Release = false
+		}
+		return h.Handle.CommitMulti(ctx, batches)
+	}
+}
+
+func existingBare(s *store) {
+	s.create = func(ctx context.Context, h *handle, spec runstore.RunSpec) (runstore.Created, error) {
+		created, err := ownCreate(ctx, h, spec)
+		if !created.New {
+			created.Run.Summary = runstore.Record{}
+		}
+		return created, err
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/tapestore/tapestore/runstore"
 )
@@ -17,6 +18,8 @@ func leaseStores() []faultyStore {
 			"I1/owner-name-is-no-authority-over-a-live-lease", ownerAuthority},
 		{"renewal-not-stored", "RenewLease returns a later expiry but does not store it, so contenders see the old one.",
 			"I1/renewed-lease-is-not-taken-at-its-old-expiry", renewalNotStored},
+		{"expiry-gone-with-the-holder", "A run whose lease is free does not show the expiry of its last grant.",
+			"I1/run-shows-its-holder", expiryGone},
 		{"token-reset-on-release", "Releasing deletes the row that holds the token, and the next one is 1 again.",
 			"I2/token-grows-by-one-per-grant", tokenResets},
 		{"token-kept-by-a-takeover", "A takeover keeps the token of the former holder.",
@@ -47,6 +50,16 @@ func leaseStores() []faultyStore {
 			"I7/wrong-clock-loses-no-lease-of-its-own", holdersClock},
 		{"takeover-by-the-callers-clock", "An expired lease is refused while it is live on the clock of the requesting process.",
 			"I7/wrong-clock-takes-over-what-has-expired", takeoverByCaller},
+	}
+}
+
+func expiryGone(s *store) {
+	s.get = func(ctx context.Context, h *handle, id runstore.RunID) (runstore.Run, error) {
+		run, err := h.Handle.GetRun(ctx, id)
+		if run.Holder == (runstore.Holder{}) {
+			run.ExpiresAt = time.Time{}
+		}
+		return run, err
 	}
 }
 

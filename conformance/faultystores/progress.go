@@ -28,6 +28,8 @@ func progressStores() []faultyStore {
 			"I13/heartbeats-refusals-and-others-writes-are-no-progress", progressByGuards},
 		{"progress-by-events-only", "A batch of records does not count as progress.",
 			"I13/events-and-records-under-the-fence-are-progress", progressByEvents},
+		{"progress-before-expiry-only", "A commit counts as progress only while the lease is live.",
+			"I13/a-late-commit-is-progress", progressWhileLive},
 		{"renewal-drops-its-writes", "RenewLease renews and leaves the writes out.",
 			"I4/grants-renewals-and-releases-return-what-they-wrote", renewalDrops},
 		{"renewal-applied-twice", "A repeated renewal makes its writes again.",
@@ -160,6 +162,31 @@ func progressByEvents(s *store) {
 		mu.Lock()
 		defer mu.Unlock()
 		if most := run.Holder.MaxStall; err == nil && most > 0 && records[run.ID] {
+			return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run.ID, Err: &runstore.NoProgressError{Stalled: 2 * most, MaxStall: most}}
+		}
+		return h.Handle.RenewLease(ctx, req)
+	}
+}
+
+func progressWhileLive(s *store) {
+	var mu sync.Mutex
+	late := map[runstore.GrantID]bool{}
+	s.commit = func(ctx context.Context, h *handle, b runstore.Batch) (runstore.Committed, error) {
+		run, err := h.Handle.GetRun(ctx, b.Run())
+		now, clockErr := h.Now(ctx)
+		done, commitErr := h.Handle.Commit(ctx, b)
+		if err == nil && clockErr == nil && commitErr == nil && !run.Live(now) {
+			mu.Lock()
+			defer mu.Unlock()
+			late[b.Guards().Fence.Grant()] = true
+		}
+		return done, commitErr
+	}
+	s.renew = func(ctx context.Context, h *handle, req runstore.RenewRequest) (runstore.Renewed, error) {
+		run, err := h.Handle.GetRun(ctx, req.Fence.Run())
+		mu.Lock()
+		defer mu.Unlock()
+		if most := run.Holder.MaxStall; err == nil && most > 0 && late[req.Fence.Grant()] {
 			return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run.ID, Err: &runstore.NoProgressError{Stalled: 2 * most, MaxStall: most}}
 		}
 		return h.Handle.RenewLease(ctx, req)

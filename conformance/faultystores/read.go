@@ -51,6 +51,8 @@ func readStores() []faultyStore {
 			"I10/feed-pages-of-large-and-tiny-events-lose-nothing", feedSkipsLarge},
 		{"newest-is-the-first-page", "A reader that asks for the newest events gets the oldest.",
 			"I10/the-newest-events-are-the-end-of-the-feed", newestIsFirst},
+		{"newest-without-their-grant", "The newest events lack the owner and the token under which they were written.",
+			"I10/the-newest-events-are-the-end-of-the-feed", newestWithoutGrant},
 		{"newest-counts-what-fits", "The newest events are the first of the requested events that fit into a page.",
 			"I10/the-newest-events-are-the-last-though-large", newestFromTheFront},
 		{"newest-counts-purged-events", "Purged events count among the newest, so a page may be empty although other events exist.",
@@ -247,6 +249,16 @@ func feedStopsInAGap(s *store) {
 func newestIsFirst(s *store) {
 	s.newest = func(ctx context.Context, h *handle, limit int) ([]runstore.FeedEvent, error) {
 		return h.Handle.ReadFeed(ctx, runstore.FeedQuery{Limit: limit})
+	}
+}
+
+func newestWithoutGrant(s *store) {
+	s.newest = func(ctx context.Context, h *handle, limit int) ([]runstore.FeedEvent, error) {
+		events, err := h.Handle.ReadFeed(ctx, runstore.FeedQuery{Newest: true, Limit: limit})
+		for i := range events {
+			events[i].Owner, events[i].Token = "", 0
+		}
+		return events, err
 	}
 }
 

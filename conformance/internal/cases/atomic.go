@@ -30,9 +30,9 @@ func Atomic() []harness.Case {
 			two states, fails.`},
 		{Guarantee: "I4", Name: "creation-with-writes-is-one-step", Run: createWhole, Doc: `
 			An oversized creation is ErrTooLarge and leaves no run. Then six handles create one run, each with a
-			lease, an event and a record. One creates it; all are shown the same run with the winner's lease, event
-			and record, and a later create changes nothing. A store that applies a loser's writes, or returns the run
-			before its lease is granted, fails.`},
+			lease, an event, a record and a summary. One creates it; all are shown the same run with the winner's
+			lease, event, record and summary, and a later create changes nothing. A store that applies a loser's
+			writes, or returns the run before its lease is granted or without its summary, fails.`},
 		{Guarantee: "I4", Name: "readers-never-see-half-a-creation", Run: createNeverHalf, Doc: `
 			One handle creates runs with a lease, an event and a summary, while another reads each run and scans the
 			index of runs. A run that either read returns already has its lease, its event and its summary. A store
@@ -231,6 +231,7 @@ func createWhole(t harness.T, e *harness.Env) {
 			Lease: &runstore.LeaseSpec{Owner: runstore.Owner(name), TTL: harness.TTL, Grant: runstore.NewGrantID()}}
 		s.Writes.Append("begin", []byte(name))
 		s.Writes.Put("made", []byte(name), runstore.Place{Index: "queue-a", At: runstore.After(0)})
+		s.Writes.Put(runstore.SummaryKey, []byte(name))
 		return s
 	}
 	bad := spec("bad")
@@ -267,6 +268,7 @@ func createWhole(t harness.T, e *harness.Env) {
 	kit.Equal(t, "holder", run.Holder.Owner, winner.Lease.Owner)
 	kit.Equal(t, "token", [2]runstore.Token{run.Token, winner.Lease.Token}, [2]runstore.Token{1, 1})
 	kit.Equal(t, "status", run.Status, 3)
+	kit.Equal(t, "summary", string(run.Summary.Value), name)
 	events := kit.MustCollect(t, "journal", runstore.Journal(ctx, e.Store, "run", 1))
 	if len(events) != 1 || string(events[0].Data) != name || events[0].Token != 1 || events[0].Owner != winner.Lease.Owner {
 		t.Errorf("journal is %+v, want the event of %q under token 1 alone", events, name)
@@ -279,6 +281,7 @@ func createWhole(t harness.T, e *harness.Env) {
 	if err != nil || late.New {
 		t.Errorf("creating what exists: new %t, %v; want the run as it stands", late.New, err)
 	}
+	kit.Equal(t, "run as the late creation was told", late.Run, run)
 	kit.CheckUnchanged(t, "creating what exists", before, kit.Dump(t, e.Store, "run", kit.AllIndexes...))
 	// The lease that was granted by the creation is a lease like any other.
 	e.Append(t, e.Store, winner.Lease, "more")

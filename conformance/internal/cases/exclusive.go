@@ -61,9 +61,9 @@ func Exclusive() []harness.Case {
 		{Guarantee: "I1", Name: "run-shows-its-holder", Run: runShowsHolder, Doc: `
 			A handle acquires a lease, first an ordinary and then a strict one, and another handle reads the run. The
 			run shows owner, reactor, token, strictness and expiry exactly as AcquireLease returned them, and is live
-			until that expiry. A new run shows none of them; one that is created with a strict lease and a bound on
-			stalling shows both. A store that leaves a field of the holder out, or that shows an expiry of its own,
-			fails.`},
+			until that expiry. After a release it shows the expiry alone. A new run shows none of them; one that is created with a strict lease and a bound on
+			stalling shows both. A store that leaves a field of the holder out, shows another expiry, or drops
+			the expiry at the release, fails.`},
 	}
 }
 
@@ -384,6 +384,9 @@ func runShowsHolder(t harness.T, e *harness.Env) {
 			t.Errorf("live now: %t, at its expiry: %t; want true and false", run.Live(e.Now(t)), run.Live(lease.ExpiresAt))
 		}
 		kit.MustRelease(t, e.Store, lease)
+		if run := e.Get(t, "run"); !run.ExpiresAt.Equal(lease.ExpiresAt) || run.Live(e.Now(t)) {
+			t.Errorf("after its release: expiry %v, live %t; want %v as before, and not live", run.ExpiresAt, run.Live(e.Now(t)), lease.ExpiresAt)
+		}
 	}
 	spec := kit.WithLease("created", "pod-7")
 	spec.Lease.Strict, spec.Lease.MaxStall = true, 90*time.Minute

@@ -61,8 +61,9 @@ func Feeds() []harness.Case {
 			restored.`},
 		{Guarantee: "I10", Name: "the-newest-events-are-the-end-of-the-feed", Run: feedNewest, Doc: `
 			A reader asks two handles for the newest events, with limits from one to more than there are, on an empty
-			feed, a longer one, and after further events. It gets the last events in the order of the feed. A store
-			that returns the first page, or the order reversed, fails.`},
+			feed, a longer one, and after further events. It gets the last events in the order of the feed, with time,
+			owner and token as there. A store that returns the first page, the order reversed, or events without
+			their grant, fails.`},
 		{Guarantee: "I10", Name: "the-newest-events-are-the-last-though-large", Run: feedNewestLarge, Doc: `
 			The feed alternates largest and tiny events, more bytes than a page may have, and a reader asks for the
 			newest. The page is within the limit in bytes (plus one event) and is exactly the end of the feed. A store

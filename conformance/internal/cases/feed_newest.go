@@ -9,7 +9,7 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// newest reads the newest events of the feed and compares them with the end of feed.
+// newest reads the newest events of the feed and compares all that they show with the end of feed.
 func newest(t harness.T, s runstore.RunStore, limit int, feed []runstore.FeedEvent) {
 	t.Helper()
 	page, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Newest: true, Limit: limit})
@@ -17,12 +17,17 @@ func newest(t harness.T, s runstore.RunStore, limit int, feed []runstore.FeedEve
 		t.Errorf("the newest %d events: %v", limit, err)
 		return
 	}
-	kit.CheckOrder(t, fmt.Sprintf("the newest %d events", limit), kit.NamesOf(page, kit.FeedName), kit.NamesOf(feed[max(len(feed)-limit, 0):], kit.FeedName))
+	text := func(event runstore.FeedEvent) string {
+		return fmt.Sprintf("%s, %q by %q under %v at %v", kit.FeedName(event), event.Kind, event.Owner, event.Token, event.Time)
+	}
+	kit.CheckOrder(t, fmt.Sprintf("the newest %d events", limit), kit.NamesOf(page, text), kit.NamesOf(feed[max(len(feed)-limit, 0):], text))
 }
 
 func feedNewest(t harness.T, e *harness.Env) {
 	newest(t, e.Store, 10, nil)
 	total := scatter(t, e, 8)
+	e.Append(t, e.Store, e.Acquire(t, e.Store, "one", "owner"), "under a fence")
+	total++
 	feed := kit.FeedOf(t, e, e.Store, total)
 	other := e.Reopen(t)
 	for _, limit := range []int{1, 3, total, runstore.MaxPage} {

@@ -37,8 +37,10 @@ func Limits() []harness.Case {
 			read builds a statement or page that is too large for the engine fails.`},
 		{Guarantee: "I12", Name: "fullest-batch-works", Run: fullestBatch, Doc: `
 			One batch has the most events, records, places and guards that are allowed. It applies, the largest page
-			and the most exact keys read it back in order, and every queue holds every record. A store whose
-			statement has a smaller limit on parameters or mutations refuses it.`},
+			and the most exact keys read it back in order, and every queue holds every record. Batches with the most
+			guards, before and after it, of which the first, a middle or the last one fails, are ErrConflict. A store
+			whose statement has a smaller limit on parameters or mutations refuses the batch; one that compares only
+			as many guards as its statement takes loses an update.`},
 		{Guarantee: "I12", Name: "counts-beyond-the-limit-are-refused", Run: countsBeyond, Doc: `
 			A batch has one event, record, guard, status, place or reserved record too many, and a read one key too
 			many. Each is ErrTooLarge, names field and limit, and changes nothing. A store that checks none of these

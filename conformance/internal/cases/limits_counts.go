@@ -28,11 +28,13 @@ func fullestBatch(t harness.T, e *harness.Env) {
 		b.Require(runstore.AtVersion(key(i), 0))
 	}
 	b.Require(runstore.InStatus(0))
+	checkEachGuard(t, e, lease, key, 0, 1)
 	done := kit.MustApply(t, e.Store, "the fullest batch", b)
 	if done.FirstSeq != 2 || done.LastSeq != runstore.MaxEvents+1 || len(done.Versions) != runstore.MaxRecordWrites {
 		t.Errorf("the fullest batch gave seqs %d to %d and %d versions, want 2 to %d and %d",
 			done.FirstSeq, done.LastSeq, len(done.Versions), runstore.MaxEvents+1, runstore.MaxRecordWrites)
 	}
+	checkEachGuard(t, e, lease, key, 1, 0)
 	page, err := e.Store.ReadJournal(t.Context(), "run", 2, runstore.MaxPage)
 	if err != nil || len(page) != runstore.MaxPage {
 		t.Fatalf("a full page of the journal: %d events, error %v", len(page), err)
@@ -68,6 +70,26 @@ func fullestBatch(t harness.T, e *harness.Env) {
 			t.Errorf("%q has %d entries, want %d", index, entries, runstore.MaxRecordWrites)
 		}
 	}
+}
+
+// checkEachGuard commits batches with the most guards, on records that are at version at. One guard, in
+// the first, a middle or the last place, requires the version wrong: each batch is ErrConflict.
+func checkEachGuard(t harness.T, e *harness.Env, lease runstore.Lease, key func(int) runstore.RecordKey, at, wrong runstore.Version) {
+	t.Helper()
+	before := e.Get(t, lease.Run)
+	for _, place := range []int{0, runstore.MaxGuards / 2, runstore.MaxGuards - 1} {
+		b := kit.Appending(lease, "refused")
+		for i := range runstore.MaxGuards {
+			if i == place {
+				b.Require(runstore.AtVersion(key(i), wrong))
+			} else {
+				b.Require(runstore.AtVersion(key(i), at))
+			}
+		}
+		_, err := e.Store.Commit(t.Context(), b)
+		harness.Refused(t, fmt.Sprintf("the most guards, of which guard %d fails", place), err, runstore.ErrConflict)
+	}
+	kit.Equal(t, "the run after these refusals", e.Get(t, lease.Run), before)
 }
 
 func countsBeyond(t harness.T, e *harness.Env) {

@@ -16,8 +16,9 @@ func Multi() []harness.Case {
 	return []harness.Case{
 		{Guarantee: "I4", Name: "a-commit-over-several-runs-applies-whole", Needs: multi, Run: multiWhole, Doc: `
 			One CommitMulti carries a batch of every kind of write for each of three runs. Each run then has its
-			events, records, status and queue entries, with the seqs and versions returned, and all results carry one
-			time; the leases stay good. A store that drops part of one run's batch fails.`},
+			events, records, status, runnable time and queue entries, with the seqs and versions returned, and all
+			results carry one time; the leases stay good. A second one releases one run, purges another and appends
+			to the third. A store that drops part of one run's batch fails.`},
 		{Guarantee: "I4", Name: "a-failing-guard-leaves-nothing-on-any-run", Needs: multi, Run: multiRefused, Doc: `
 			A CommitMulti over three runs fails by a fence, a version, a missing run, a run named twice or no batch
 			at all, first, last or in the middle. The error is that of the first batch that fails, and every run and
@@ -74,11 +75,29 @@ func multiWhole(t harness.T, e *harness.Env) {
 		kit.Equal(t, "versions", done[i].Versions, []runstore.Version{2, 2, 2, 0})
 		kit.Equal(t, "time", done[i].Time, done[0].Time)
 		kit.Equal(t, "journal", kit.JournalText(kit.Journal(t, other, b.Run())), "begin@1 multi/first@1 multi/second@1")
-		kit.Equal(t, "status", e.Get(t, b.Run()).Status, 5)
+		run := e.Get(t, b.Run())
+		kit.Equal(t, "status", run.Status, 5)
+		kit.Equal(t, "runnable at", run.RunnableAt, done[i].Time)
+		kit.Equal(t, "summary", string(run.Summary.Value), "multi")
 		e.Append(t, other, leases[i], "alone again")
 	}
 	kit.Equal(t, "index entries", len(kit.Queue(t, other, "queue-b")), 3)
 	kit.FeedOf(t, e, other, 3+6+3)
+
+	released, purged := kit.Appending(leases[0], "last"), runstore.NewBatch("two", leases[1].Fence())
+	released.Release, purged.Purge = true, true
+	if _, err := commitMulti(t, e.Store, released, purged, kit.Appending(leases[2], "goes on")); err != nil {
+		t.Fatalf("a release, a purge and an append: %v", err)
+	}
+	run, err := other.GetRun(t.Context(), "one")
+	if err != nil || run.Holder != (runstore.Holder{}) || run.Token != leases[0].Token || run.LastSeq != 5 {
+		t.Errorf("the released run shows holder %s, token %v, seq %d, error %v; want no holder, %v, 5",
+			kit.HolderText(run.Holder), run.Token, run.LastSeq, err, leases[0].Token)
+	}
+	_, err = other.GetRun(t.Context(), "two")
+	harness.Refused(t, "the purged run", err, runstore.ErrNotFound)
+	e.Append(t, other, leases[2], "and on")
+	e.Acquire(t, other, "one", "next")
 }
 
 func multiRefused(t harness.T, e *harness.Env) {

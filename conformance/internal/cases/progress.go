@@ -27,6 +27,11 @@ func Progress() []harness.Case {
 			A stalled holder is refused a renewal, then commits an event, a record, a deletion, or an event with a
 			status, and renews. Each of these commits makes the renewal succeed. A store that counts events alone as
 			progress refuses a driver that works on records.`},
+		{Guarantee: "I13", Name: "a-late-commit-is-progress", Run: lateProgress, Doc: `
+			A holder with a bound stalls until its lease has expired, and its renewal is ErrNoProgress. Nobody else
+			acquires the lease. Then it commits an event, or a record alone, and its next renewal succeeds; the run
+			shows the time of the commit as progress. A store that counts a commit as progress only while the lease
+			is live refuses a holder that has come back to its work.`},
 		{Guarantee: "I13", Name: "heartbeats-refusals-and-others-writes-are-no-progress", Run: noProgress, Doc: `
 			A stalling holder renews, commits a batch that is refused, one of guards only, and a status alone; others
 			append a signal and claim a record. None moves the time of the holder's last progress, and at the end its
@@ -136,6 +141,39 @@ func progressResumes(t harness.T, e *harness.Env) {
 			kit.MustRelease(t, e.Store, lease)
 			stall *= 2
 			lease = stalling(t, e, stall)
+		}
+	}
+}
+
+// lateProgress repeats a step with twice the bound on a machine so slow that the bound has passed once
+// more. The bound is never shorter than the TTL, so a refused renewal shows that the lease has expired.
+func lateProgress(t harness.T, e *harness.Env) {
+	e.Create(t, "run")
+	for _, kind := range []string{"event", "record"} {
+		for stall := e.ShortTTL(); ; stall *= 2 {
+			req := kit.Acquiring("run", "a", e.ShortTTL())
+			req.MaxStall = stall
+			lease := kit.MustAcquire(t, e.Store, req)
+			e.Advance(t, stall+10*time.Millisecond)
+			noProgressMade(t, stall, "a late renewal before the "+kind, kit.Renew(t, e.Store, lease, harness.TTL))
+			b := runstore.NewBatch("run", lease.Fence())
+			if kind == "event" {
+				b.Append("test", []byte("late"))
+			} else {
+				b.Put("record", []byte("late"))
+			}
+			done := kit.MustApply(t, e.Store, "the late "+kind, b)
+			if at := e.Get(t, "run").Holder.ProgressedAt; !at.Equal(done.Time) {
+				t.Errorf("after the late %s: progressed at %v, want %v", kind, at, done.Time)
+			}
+			err := kit.Renew(t, e.Store, lease, harness.TTL)
+			if err != nil && (!errors.Is(err, runstore.ErrNoProgress) || e.Now(t).Sub(done.Time) <= stall) {
+				t.Fatalf("a renewal after the late %s: %v", kind, err)
+			}
+			kit.MustRelease(t, e.Store, lease)
+			if err == nil {
+				break
+			}
 		}
 	}
 }
