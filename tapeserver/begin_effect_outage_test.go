@@ -2,6 +2,7 @@ package tapeserver_test
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -66,8 +67,7 @@ func TestAScopeIsDeniedDuringAnOutage(t *testing.T) {
 			s.commits.Store(&runstore.OpError{Op: "commit", Err: kind})
 		}
 		_, err := c.BeginEffect(t.Context(), &tapepb.BeginEffectRequest{RunId: id, ToolName: "wire_transfer", Scope: "not-granted"})
-		t.Logf("commits fail with %v", kind)
-		wantDenied(t, "BeginEffect of a scope that is not granted", err, "SCOPE_NOT_GRANTED")
+		wantDenied(t, fmt.Sprintf("commits fail with %v: BeginEffect of a scope that is not granted", kind), err, "SCOPE_NOT_GRANTED")
 	}
 }
 
