@@ -71,7 +71,7 @@ type wakeupReply struct {
 }
 
 // subscribe requests wake-ups, unless they are sent or a request is in flight. It does not wait for the reply:
-// wake-ups may have a connection of their own, which the store may have lost without noticing. The reader
+// wake-ups may have a separate connection, which the store may have lost without noticing. The reader
 // polls meanwhile.
 func (f *feedReader) subscribe(ctx context.Context) {
 	notifier, ok := runstore.As[runstore.Notifier](f.tail.store)

@@ -149,7 +149,7 @@ func TestListsOfObligationsLeaveOutWhatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	logged := func() *tape.Tape { // one of its own for each list, because it logs a record once a minute
+	logged := func() *tape.Tape { // a new one for each list: a Tape logs a record once a minute
 		return tape.New(s, &tape.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	}
 	one, err := logged().ListObligations(t.Context(), tape.ObligationQuery{Run: r.ID})
