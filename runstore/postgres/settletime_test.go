@@ -45,3 +45,29 @@ func TestLostPurgeHasItsOwnTime(t *testing.T) {
 		})
 	}
 }
+
+// The same for a creation whose run was purged before the outcome was known: neither the commit nor the creation of
+// the run is later than the purge.
+func TestLostCreationHasItsOwnTime(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	other := open(t, address)
+	var after time.Time
+	i := &interloper{wire: &wire{}, before: ".settle("}
+	i.do = func() {
+		var err error
+		if after, err = other.Now(t.Context()); err != nil {
+			t.Error(err)
+		}
+		purge(t, other, "run")
+	}
+	s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
+	i.lose(loseReply, "")
+	created, err := s.CreateRun(t.Context(), runstore.RunSpec{ID: "run", Lease: &runstore.LeaseSpec{Owner: "owner", TTL: time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if created.Committed.Time.After(after) || created.Run.CreatedAt.After(after) {
+		t.Errorf("got a commit at %v of a run that was created at %v, want none later than %v", created.Committed.Time, created.Run.CreatedAt, after)
+	}
+}

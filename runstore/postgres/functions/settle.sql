@@ -38,9 +38,12 @@ BEGIN
 			IF FOUND THEN -- of a creation without a lease
 				a := tapestore.tell(1, e.time, 1, NULL, coalesce(e.versions, '{}'), r, epoch);
 			ELSE
+				IF op = 1 AND r.purged THEN -- created is the time of the purge
+					r.created := bound;
+				END IF;
 				a := tapestore.tell(1, CASE
 					WHEN op = 2 THEN r.granted
-					WHEN op = 1 AND NOT r.purged THEN r.created
+					WHEN op = 1 THEN r.created
 					WHEN op NOT IN (1, 2) AND i = 1 AND r.purged THEN r.created -- the last purge
 					ELSE bound END, 0, r.last_seq, '{}', r, epoch);
 			END IF;
@@ -69,7 +72,7 @@ BEGIN
 	END LOOP;
 	UPDATE tapestore.runs SET void_nonces = (ARRAY[lost_nonce] || void_nonces)[1:128] WHERE no = r.no;
 	-- Its own row may have been forgotten if two things hold. Of its kind, with a name or of a nonce, no row is
-	-- older than it. And as many rows were added since it was sent as are always kept, whatever their kind.
+	-- older than it. And as many rows were added since it was sent as are always kept, of both kinds together.
 	RETURN tapestore.tell(CASE WHEN r.batches > 256
 		AND coalesce((SELECT min(at) FROM tapestore.batches WHERE run = r.no AND (get_byte(id, 0) = 110) = (result_name IS NULL)),
 			CASE WHEN result_name IS NULL THEN 'infinity' ELSE '-infinity' END::timestamptz) > since
