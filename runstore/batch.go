@@ -95,7 +95,7 @@ func (s seqGuard) addTo(g *Guards) {
 }
 
 func (s statusGuard) addTo(g *Guards) {
-	g.alone("status", len(g.Statuses) == 0 || slices.Equal(g.Statuses, s))
+	g.alone("status", len(g.Statuses) == 0 || slices.Equal(slices.Sorted(slices.Values(g.Statuses)), slices.Sorted(slices.Values(s))))
 	g.Statuses = s
 }
 

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -200,7 +202,8 @@ func stopInSync(path, lease string) error {
 	d.set(func(call, file string) fault {
 		if call == "sync" && file == walFile {
 			fmt.Println("syncing")
-			select {}
+			<-childprocess.UntilStopped().Done()
+			os.Exit(1) // the parent died before it killed this process
 		}
 		return fault{}
 	})
@@ -259,5 +262,65 @@ func TestBusyCommit(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMarkOnAFullDisk checks that a commit whose mark does not fit onto the disk is not applied and leaves the witness
+// file as it was. The repeat is applied once there is room.
+func TestMarkOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openFile(t, path)
+	lease := held(t, s, time.Minute)
+	before, err := os.ReadFile(path + "-witness")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sqlite.FailMarks(s, &fs.PathError{Op: "write", Path: path, Err: syscall.ENOSPC})
+	if err := commitPayment(t.Context(), s, lease.Fence()); !errors.Is(err, runstore.ErrUnavailable) || runstore.OutcomeOf(err) != runstore.NotApplied {
+		t.Errorf("a commit: got %v, want ErrUnavailable, not applied", err)
+	}
+	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: time.Minute}); !errors.Is(err, runstore.ErrUnavailable) {
+		t.Errorf("a heartbeat: got %v, want ErrUnavailable", err)
+	}
+	after, err := os.ReadFile(path + "-witness")
+	if err != nil || string(after) != string(before) {
+		t.Errorf("the witness file has changed from %q to %q, %v", before, after, err)
+	}
+	sqlite.FailMarks(s, nil)
+	if err := commitPayment(t.Context(), s, lease.Fence()); err != nil {
+		t.Errorf("the repeat with room on the disk: %v", err)
+	}
+	if run, err := s.GetRun(t.Context(), "run"); err != nil || run.LastSeq != 1 {
+		t.Errorf("the run has %d events, %v, want 1", run.LastSeq, err)
+	}
+}
+
+// TestMarkThatFails checks that a witness file which a heartbeat could not mark stays empty until a commit writes it
+// again: an opening in between raises the epoch, and none after the commit.
+func TestMarkThatFails(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tape.db")
+	s := openFile(t, path)
+	lease := held(t, s, time.Minute)
+	sqlite.FailMarks(s, syscall.EIO)
+	if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: time.Minute}); err != nil {
+		t.Fatalf("a heartbeat: %v", err)
+	}
+	if text, err := os.ReadFile(path + "-witness"); err != nil || len(text) != 0 {
+		t.Errorf("after the heartbeat the witness file has %q, %v, want nothing", text, err)
+	}
+	sqlite.FailMarks(s, nil)
+	refused := runstore.NewBatch("run", runstore.AtSeq(77))
+	refused.Append("test", nil)
+	if _, err := s.Commit(t.Context(), refused); !errors.Is(err, runstore.ErrConflict) {
+		t.Errorf("a refused batch: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openFile(t, path)
+	if err := commitPayment(t.Context(), s, lease.Fence()); err != nil {
+		t.Errorf("under the fence of before: %v", err)
 	}
 }

@@ -42,6 +42,10 @@ func Write(ctx context.Context, s *Store, during func()) error {
 	return err
 }
 
+// FailMarks makes every mark in the witness file of a store fail with err, from the next transaction on; nil ends that.
+// No other operation of the store is in flight.
+func FailMarks(s *Store, err error) { s.engine.watermark.fault = err }
+
 // Scans returns the statements whose plans TestQueryPlans checks, with how many arguments each has.
 func Scans() map[string]int {
 	return map[string]int{

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/tapestore/tapestore/internal/filelock"
@@ -52,6 +53,9 @@ type watermark struct {
 	line  []byte      // the line written last, a buffer; all lines have its length
 	mark  [1]byte     // a buffer
 
+	marked bool  // begin has marked the file
+	fault  error // if a test sets it, every mark fails with it
+
 	unseen int // transactions since file was last found at path
 }
 
@@ -92,7 +96,7 @@ func (w *watermark) read() (p progress, ok bool, err error) {
 // while another process or handle has it locked. alone reports that no other connection has committed
 // since the last call.
 //
-// A file that cannot be opened or locked does not prevent the transaction; record then removes it.
+// A file that cannot be opened or locked does not prevent the transaction: begin then empties it, and record removes it.
 func (w *watermark) lock(alone bool) bool {
 	if w == nil {
 		return true
@@ -167,16 +171,26 @@ const (
 	markUnsettled = '\t'
 )
 
-// begin marks that a COMMIT begins. A file that cannot be marked is emptied.
-func (w *watermark) begin() {
-	if w != nil && w.setMark(markUnsettled) != nil {
+// begin marks that a COMMIT begins. It returns an error, and leaves the file as it is, if the disk is full: some
+// file systems copy what is overwritten. A file that cannot be marked for another reason is emptied.
+func (w *watermark) begin() error {
+	if w == nil {
+		return nil
+	}
+	err := w.setMark(markUnsettled)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	if w.marked = err == nil; !w.marked {
 		w.empty()
 	}
+	return nil
 }
 
-// settle marks that the log holds no commit in doubt. After a failure, the next transaction changes a row in vain.
+// settle marks that the log holds no commit in doubt, unless begin has emptied the file. After a failure, the next
+// transaction changes a row in vain.
 func (w *watermark) settle() {
-	if w != nil {
+	if w != nil && w.marked {
 		_ = w.setMark(markSettled)
 	}
 }
@@ -184,6 +198,9 @@ func (w *watermark) settle() {
 func (w *watermark) setMark(mark byte) error {
 	if w.file == nil {
 		return fs.ErrClosed
+	}
+	if w.fault != nil {
+		return w.fault
 	}
 	w.mark[0] = mark
 	_, err := w.file.WriteAt(w.mark[:], int64(len(w.line))-1)
@@ -211,9 +228,7 @@ func (w *watermark) remove() {
 
 // empty empties the file, which counts as missing. A process that has it open finds no mark.
 func (w *watermark) empty() {
-	if w.file != nil {
-		_ = w.file.Truncate(0)
-	} else {
+	if w.file == nil || w.file.Truncate(0) != nil {
 		_ = os.Truncate(w.path, 0)
 	}
 }

@@ -362,7 +362,7 @@ func (w *writer) commitCounted(tx *tx) error {
 //
 // A full disk is a definite failure of this attempt: SQLite reports it when the log does not hold a write
 // completely, and the frame that marks the commit is written last. Any other failure leaves the
-// outcome unknown. A failed sync, for example, leaves a complete commit in the log: no process
+// outcome unknown. A failed sync, for example, leaves a complete commit in the log: in general no process
 // sees that commit, but if all processes are killed before the next commit, the next opening
 // recovers it. A kill within COMMIT leaves the same. So the next transaction of any process changes a
 // row even if all its operations are refused (see watermark): its commit overwrites the other one in the log
@@ -373,7 +373,12 @@ func (w *writer) commitCounted(tx *tx) error {
 // have checksums that do not continue those in the log, and a recovery drops them and all later ones.
 func (w *writer) commit(tx *tx) error {
 	if tx.applies() {
-		w.store.watermark.begin()
+		if err := w.store.watermark.begin(); err != nil {
+			if rollbackErr := w.rollback(tx.c); rollbackErr != nil {
+				return outcome.Unknown(errors.Join(err, rollbackErr))
+			}
+			return &brokenError{unavailable(err)}
+		}
 	}
 	_, err := tx.c.exec(context.Background(), "COMMIT")
 	if err == nil {
