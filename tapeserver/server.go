@@ -177,7 +177,8 @@ func (o Options) credentials() grpc.ServerOption {
 // longer, or whose process is stopped. Such a process answers no ping of HTTP/2, and would write
 // without a fence over the connection that its client opens when it wakes up. The keep-alives of
 // TCP, which its kernel answers, find hosts that are gone: package net enables them on the
-// connections of its listeners, 15 s without traffic and nine probes 15 s apart.
+// connections of its listeners, 15 s without traffic and nine probes 15 s apart. While a reply is under way, TCP
+// repeats that instead, on Linux for about a quarter of an hour.
 func (o Options) keepalive() keepalive.ServerParameters {
 	if o.Fence == tape.FenceConnection {
 		return keepalive.ServerParameters{Time: math.MaxInt64}

@@ -443,7 +443,7 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 			bound, early = context.WithTimeout(bound, left)
 			defer early()
 		}
-		if bound.Err() != nil && !ambiguous { // nothing was sent
+		if (bound.Err() != nil || t.Left() <= 0) && !ambiguous { // nothing was sent: no time is left for a reply
 			cancel()
 			if ctx.Err() == nil && !e.deadline.IsZero() {
 				return false, ambiguous, runstore.ErrLeaseExpired

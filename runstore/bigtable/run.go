@@ -71,7 +71,7 @@ const (
 )
 
 // errStalled is why a write was not sent: no earlier write of the handle to the run had a result for too long.
-var errStalled = errors.New("bigtable: earlier writes of this handle to the run got no reply")
+var errStalled = errors.New("bigtable: earlier writes of this handle to the run had no result")
 
 // lock locks a run for an operation, and returns the backoff of the operation. Writes of one handle to one run go
 // one after another: of two at the same time, the second would only find that its revision is out of date.

@@ -23,6 +23,9 @@ import (
 // connections would keep it busy for good.
 const cancelGrace = time.Second
 
+// heartbeatGrace is the same for a heartbeat or a release: 250 ms, because the holder of a short lease repeats it.
+const heartbeatGrace = 250 * time.Millisecond
+
 // connectTimeout bounds making a connection, unless the URL sets connect_timeout.
 const connectTimeout = 5 * time.Second
 
@@ -33,7 +36,7 @@ func configure(config *pgxpool.Config, e *engine) {
 	keepWarnings(&c.Config)
 	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		// A pooler may acknowledge a cancel request before it has passed the request on.
-		handler := &canceller{conn: conn, trusted: !e.opts.Pooled}
+		handler := &canceller{conn: conn, trusted: !e.opts.Pooled, grace: cancelGrace}
 		conn.CustomData()[cancellerKey] = handler
 		return handler
 	}
@@ -136,7 +139,7 @@ func (e *engine) settings() map[string]string {
 }
 
 // canceller implements ctxwatch.Handler. When a caller's context ends, it asks the server to cancel
-// the statement, and gives up the connection if no answer arrives within cancelGrace.
+// the statement, and gives up the connection if no answer arrives within the grace.
 //
 // The server answers a cancel request after it has signalled the session, and a session that waits
 // for its next statement ignores the signal (ProcessInterrupts in PostgreSQL's postgres.c). So an
@@ -145,8 +148,9 @@ func (e *engine) settings() map[string]string {
 // would become slower still.
 type canceller struct {
 	conn     *pgconn.PgConn
-	trusted  bool // an answer means that the session has been signalled
-	inFlight bool // a cancel request may still reach the session
+	grace    time.Duration // of the present statement
+	trusted  bool          // an answer means that the session has been signalled
+	inFlight bool          // a cancel request may still reach the session
 	stop     context.CancelFunc
 	done     chan bool // receives whether the request was answered
 }
@@ -155,7 +159,7 @@ const cancellerKey = "tapestore.canceller"
 
 // HandleCancel implements ctxwatch.Handler.
 func (c *canceller) HandleCancel(ended context.Context) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ended), cancelGrace)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ended), c.grace)
 	deadline, _ := ctx.Deadline()
 	_ = c.conn.Conn().SetDeadline(deadline) // a closed connection needs none
 	c.stop, c.done = stop, make(chan bool, 1)
@@ -229,6 +233,9 @@ func (e *engine) checkConn(ctx, lifetime context.Context, conn *pgx.Conn) error 
 		if err := e.migrateAgain(lifetime, conn, version); err != nil {
 			return err
 		}
+		after, cancel := context.WithTimeout(context.WithoutCancel(lifetime), connectTimeout)
+		defer cancel()
+		ctx = after
 	}
 	if isolation != readCommitted {
 		return errIsolation(isolation)

@@ -71,6 +71,11 @@ func (e *engine) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, do
 		release()
 		return nil, nil, notSent{err}
 	}
+	if c, ok := conn.Conn().PgConn().CustomData()[cancellerKey].(*canceller); ok {
+		if c.grace = cancelGrace; p == forHeartbeat {
+			c.grace = heartbeatGrace
+		}
+	}
 	stop := e.boundStatement(conn)
 	return conn, func() {
 		stop()
