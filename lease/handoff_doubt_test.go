@@ -90,6 +90,45 @@ func TestUnsentHandoffLeavesNoDoubt(t *testing.T) {
 	})
 }
 
+// A holder does not trust its lease after the term of its successor. The store makes the grant, the reply is lost,
+// the successor ends its term, and the store has forgotten the grant's result before the repeat.
+func TestForgottenHandoffIsALoss(t *testing.T) {
+	for name, refusal := range map[string]runstore.FencedError{
+		"the last grant": {Presented: 2, Current: 2}, "a former grant": {Current: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+					if n > 2 {
+						return runstore.Granted{}, &refusal
+					}
+					granted, err := next()
+					if n == 1 || err != nil {
+						return granted, err
+					}
+					if _, err := f.RunStore.ReleaseLease(ctx, runstore.ReleaseRequest{Fence: granted.Fence()}); err != nil {
+						t.Error(err)
+					}
+					if refusal.Current > granted.Token {
+						f.passBy("agent-c")
+					}
+					return runstore.Granted{}, replyLost
+				}
+				f.renew = func(_ context.Context, _ int, next func() (runstore.Renewed, error)) (runstore.Renewed, error) {
+					t.Error("the holder renews a lease that it has handed off")
+					return next()
+				}
+				f.putRequest(`{"owner":"agent-b","grant":"b","ttl":30000000000}`)
+				err := f.keeper(&lease.Options{Handoff: lease.Overlap}).Do(t.Context(), request(), wait(time.Minute))
+				if !errors.Is(err, lease.ErrLost) || !errors.Is(err, runstore.ErrFenced) || len(f.acquires) != 3 {
+					t.Errorf("got %v after %d requests for leases, want ErrFenced after 3", err, len(f.acquires))
+				}
+			})
+		})
+	}
+}
+
 // The successor's own request for a free lease is granted, and the reply is lost. No later error makes the
 // outcome definite.
 func TestRequestHandoffOfUnknownOutcome(t *testing.T) {

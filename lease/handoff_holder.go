@@ -57,6 +57,7 @@ type handing struct {
 	found   time.Time                // when a request was found; zero if none was
 	doubt   *runstore.AcquireRequest // a grant that was sent, and that the store may have made or make
 	copies  int                      // how often it was sent
+	last    bool                     // a grant was in doubt when the work returned: no other is sent after it
 	refused runstore.GrantID         // the store refused this grant
 	done    *HandedOffError
 	sent    time.Time // when the grant was first sent while the work ran; zero if it was not
@@ -114,8 +115,11 @@ func (h *Held) grantSuccessor(ctx context.Context, working bool) (*HandedOffErro
 	}
 	for {
 		h.mu.Lock()
-		req := h.handing.doubt
+		req, last := h.handing.doubt, h.handing.last
 		h.mu.Unlock()
+		if req == nil && last {
+			return nil, nil
+		}
 		if req == nil {
 			found, err := h.lookForRequest(ctx, store)
 			if err != nil && (transient(err) || h.lostBy(err)) {
@@ -143,12 +147,14 @@ func (h *Held) grantSuccessor(ctx context.Context, working bool) (*HandedOffErro
 			return nil, &runstore.FencedError{Presented: l.Token, Current: granted.Token}
 		case runstore.OutcomeOf(err) == runstore.Unknown:
 			return nil, err
-		case !h.endDoubt(!notEvaluated(err) || errors.Is(err, runstore.ErrClosed)): // a closed store makes no grant, and renews none
+		case h.lostBy(err): // the grant stays in doubt, so that the lease is not trusted until the loss is recorded
+			return nil, err
+		case !h.endDoubt(req, !notEvaluated(err)):
 			return nil, unresolved("hand off lease", l.Run, err)
 		}
 		switch {
 		case errors.Is(err, runstore.ErrConflict): // another request, or none
-		case transient(err) || h.lostBy(err):
+		case transient(err):
 			return nil, err
 		default: // the store does not make this grant, or made it before the holder's and it has ended
 			h.mu.Lock()
@@ -178,11 +184,15 @@ func (h *Held) startGrant(req *runstore.AcquireRequest, working bool) (send bool
 	return true, nil
 }
 
-// endDoubt records that a copy of the grant under way was not applied, and reports whether that is true of
-// the grant: a store that did not evaluate the copy may have made the grant for an earlier one.
-func (h *Held) endDoubt(evaluated bool) bool {
+// endDoubt records that a copy of the grant req was not applied, and reports whether that is true of
+// the grant: a store that did not evaluate the copy may have made the grant for an earlier one. The answer to
+// another copy may have ended the doubt before.
+func (h *Held) endDoubt(req *runstore.AcquireRequest, evaluated bool) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.handing.doubt != req {
+		return true
+	}
 	if !evaluated && h.handing.copies > 1 {
 		return false
 	}
@@ -191,10 +201,20 @@ func (h *Held) endDoubt(evaluated bool) bool {
 }
 
 // lostBy reports whether the store's answer to a grant for a successor ends the holder's lease. A
-// refusal of the successor's grant id does not.
+// refusal of the successor's grant id does not, unless the run was granted after the holder's lease: a store refuses
+// the repeat of a grant that has ended once it has forgotten the result.
 func (h *Held) lostBy(err error) bool {
 	var fenced *runstore.FencedError
-	return errors.Is(err, runstore.ErrClosed) || leaseGone(err) && (!errors.As(err, &fenced) || fenced.Presented == h.Lease().Token)
+	switch {
+	case errors.Is(err, runstore.ErrClosed):
+		return true
+	case !leaseGone(err):
+		return false
+	case !errors.As(err, &fenced):
+		return true
+	}
+	token := h.Lease().Token
+	return fenced.Presented == token || fenced.Current > token
 }
 
 // markRequested records that a successor requests the lease, and reports whether none did before.
@@ -250,12 +270,13 @@ func (h *Held) awaitGrant(deadline time.Time) {
 }
 
 // handOff completes a handoff after the work has returned at the given time. done is nil if no
-// successor requests the lease any more, or if the lease may not be renewed (ErrNoProgress); the lease is
-// then to be released, without the final writes if applied is true. With an error, applied reports that
+// successor requests the lease any more, if the store refuses a grant that was in doubt then, or if the lease may
+// not be renewed (ErrNoProgress); the lease is then to be released, without the final writes if applied is true. With an error, applied reports that
 // the final writes are stored or may be.
 func (h *Held) handOff(ctx context.Context, returned time.Time, final runstore.Writes) (done *HandedOffError, applied bool, err error) {
 	ctx = context.WithoutCancel(ctx)
 	h.mu.Lock()
+	h.handing.last = h.handing.doubt != nil // the final writes are then left to the release
 	state := h.handing
 	h.mu.Unlock()
 	if state.done != nil {

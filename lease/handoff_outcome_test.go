@@ -134,6 +134,37 @@ func TestFinalWritesOfAFailedHandoff(t *testing.T) {
 	}
 }
 
+// The work returns while the grant of an Overlap handoff is in flight, and the store refuses the grant, because the
+// successor has stored its request again. The holder makes no grant for the new request: it would lose
+// the final writes. They are applied with the release.
+func TestDoubtfulHandoffThatIsRefusedAfterTheReturn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const stored = `{"owner":"agent-b","grant":"b","ttl":30000000000}`
+		f := newFixture(t)
+		sent := make(chan struct{})
+		f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
+			if n != 2 {
+				return next()
+			}
+			f.putRequest(stored)
+			close(sent)
+			<-ctx.Done()
+			return runstore.Granted{}, replyLost
+		}
+		f.putRequest(stored)
+		err := f.keeper(&lease.Options{Handoff: lease.Overlap}).Do(t.Context(), request(), func(_ context.Context, held *lease.Held) error {
+			<-sent
+			held.ReleaseWith(writes("last"))
+			return nil
+		})
+		if err != nil || len(f.acquires) != 3 {
+			t.Errorf("got %v after %d requests for leases, want a release after the repeat of the grant", err, len(f.acquires))
+		}
+		f.wantKinds("last")
+		f.wantFree()
+	})
+}
+
 // Final writes that did not reach the store are reported as not applied.
 func TestFinalWritesThatWereNotApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -202,7 +202,7 @@ func (g *Group) announce(ctx context.Context) {
 }
 
 // commit commits a batch under an id, and repeats it until its outcome is known or ctx ends. If one attempt
-// has an unknown outcome and the store did not evaluate the last one, the outcome stays unknown.
+// has an unknown outcome, no later error resolves it: the store may have forgotten the result, or apply a late copy.
 func (g *Group) commit(ctx context.Context, b runstore.Batch) (done runstore.Committed, err error) {
 	b.ID = runstore.NewBatchID()
 	unknown := false // the outcome of an attempt
@@ -211,8 +211,7 @@ func (g *Group) commit(ctx context.Context, b runstore.Batch) (done runstore.Com
 		unknown = unknown || runstore.OutcomeOf(err) == runstore.Unknown
 		return err
 	})
-	kind := runstore.KindOf(err)
-	if unknown && (kind == runstore.ErrUnavailable || kind == runstore.ErrClosed || kind == runstore.ErrCorrupt) {
+	if err != nil && unknown && runstore.OutcomeOf(err) != runstore.Unknown {
 		err = &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrUnknownOutcome, Cause: err}
 	}
 	return done, err

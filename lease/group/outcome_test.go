@@ -34,10 +34,12 @@ func (s *cutOff) Commit(ctx context.Context, b runstore.Batch) (runstore.Committ
 	return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: runstore.ErrUnknownOutcome}
 }
 
-// Attributes whose write was applied with a lost reply are not reported as refused when a repeat does not
-// reach the store.
+// Attributes whose write was applied with a lost reply are not reported as refused when a repeat is
+// not evaluated.
 func TestSetAttributesOfUnknownOutcome(t *testing.T) {
-	for _, then := range []error{runstore.ErrUnavailable, runstore.ErrClosed, runstore.ErrCorrupt} {
+	for _, then := range []error{
+		runstore.ErrUnavailable, runstore.ErrClosed, runstore.ErrCorrupt, runstore.ErrInvalid, runstore.ErrUnsupported,
+	} {
 		t.Run(then.Error(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &cutOff{RunStore: memory.New(nil).Open(), then: then}
