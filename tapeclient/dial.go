@@ -69,21 +69,25 @@ type Client struct {
 // silently. Without them TCP repeats what it has to send for a quarter of an hour, and a stream without
 // traffic never ends.
 //
-//   - Time is 10 s, the shortest that gRPC allows. The server allows pings every 5 s.
-//   - Timeout is 11 s, so that a connection is given up 21 s after the last byte from the server: within
+//   - Time is 11 s. gRPC allows no less than 10 s, which is DefaultRequestTimeout: the first look at a connection
+//     that was idle could then fall between two attempts of a call, and find no call. The server allows pings every 5 s.
+//   - Timeout is 12 s, so that a connection is given up 23 s after the last byte from the server: within
 //     the default TTL of a lease and the default RetryTimeout. It exceeds Time, because gRPC then checks twice
 //     for an answer. A process that was stopped for longer than Timeout may check before it reads an answer
 //     that came meanwhile, and has another second to read it.
 //   - A connection without a call is not pinged. It outlasts an outage in which nothing is called, with
 //     the grants that a server with --fence connection has stored for it.
-var pings = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 11 * time.Second}
+var pings = keepalive.ClientParameters{Time: 11 * time.Second, Timeout: 12 * time.Second}
 
 // Dial returns a client of the server at url. The forms are tape://HOST:PORT, grpc://HOST:PORT and
 // HOST:PORT for plaintext, by default port 7878, and tapes://HOST:PORT and grpcs://HOST:PORT for
 // TLS, by default port 443. The client connects with its first call. It gives up a connection that sends
-// nothing for 21 s while a call is in flight, and connects again. The dial options are applied
+// nothing for 23 s while a call is in flight, and connects again. On Linux gRPC has the kernel close
+// it earlier (TCP_USER_TIMEOUT) if bytes that were sent are not acknowledged for 12 s. The dial options are applied
 // last and override those derived from the URL and the options: credentials per call, such as those of
-// package google.golang.org/grpc/credentials/oauth, other TLS settings, interceptors, keepalive.
+// package google.golang.org/grpc/credentials/oauth, other TLS settings, interceptors, keepalive. Other servers
+// may allow fewer pings, by gRPC's default one in 5 minutes, and end a connection with a quiet stream
+// (too_many_pings): pass [grpc.WithKeepaliveParams] for them.
 //
 // Errors: runstore.ErrInvalid for a malformed URL or option, which the error names.
 func Dial(url string, opts *Options, dial ...grpc.DialOption) (*Client, error) {

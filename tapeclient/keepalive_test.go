@@ -117,6 +117,27 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 	})
 }
 
+// A call over a connection that was idle, and so is not pinged, when the server's machine was lost succeeds within its
+// RetryTimeout: the first look at the connection is during an attempt.
+func TestSilentIdleConnectionIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := serve(t, required())
+		c, made := f.holdable()
+		list := func() error {
+			_, err := c.Tape().ListReactions(t.Context(), &tapepb.ListReactionsRequest{})
+			return err
+		}
+		if err := list(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // it is not pinged
+		made()[0].hold <- struct{}{}
+		if err := list(); err != nil || len(made()) != 2 {
+			t.Errorf("a call over the silent connection: %v with %d connections, want 2", err, len(made()))
+		}
+	})
+}
+
 // A subscription without traffic stays open: the server admits the pings. So does a connection whose client does
 // not read the answer to a ping before it first looks for it, because its process was stopped meanwhile.
 func TestQuietConnectionIsKept(t *testing.T) {
@@ -129,7 +150,7 @@ func TestQuietConnectionIsKept(t *testing.T) {
 		conn.hold <- struct{}{}
 		<-conn.wrote                               // by an earlier ping
 		<-conn.wrote                               // a ping: nothing else is sent
-		time.Sleep(10*time.Second + time.Second/2) // the first look was after 10 s at most
+		time.Sleep(11*time.Second + time.Second/2) // the first look was after 11 s at most
 		<-conn.hold
 		time.Sleep(time.Minute)
 		select {
