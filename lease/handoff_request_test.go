@@ -257,6 +257,7 @@ func TestSuccessorOfAnExpiredLease(t *testing.T) {
 			between := want == 3 // another holder is still to come
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
+				lost := false
 				var cut sync.WaitGroup
 				cut.Add(1)
 				f.acquire = func(ctx context.Context, n int, next func() (runstore.Granted, error)) (runstore.Granted, error) {
@@ -264,8 +265,10 @@ func TestSuccessorOfAnExpiredLease(t *testing.T) {
 					req := f.acquires[n-1]
 					f.mu.Unlock()
 					switch {
-					case len(req.Guards) > 0: // the holder's consent
+					case len(req.Guards) > 0 && !lost: // the holder's consent
 						cut.Wait()
+						lost = true
+						return runstore.Granted{}, replyLost // and so was the request
 					case between && req.Owner == "agent-b":
 						between = !f.passBy("other")
 					}
