@@ -9,6 +9,7 @@ import (
 // Why an operation failed, where its kind does not say.
 var (
 	ErrBusy     = errBusy
+	ErrLate     = errLate
 	ErrLongAgo  = errLongAgo
 	ErrPurged   = errPurged
 	ErrSlowScan = errSlowScan
