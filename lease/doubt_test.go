@@ -22,7 +22,7 @@ func TestGraceAfterARefusalThatIsOver(t *testing.T) {
 			case 1:
 				return runstore.Renewed{}, &runstore.OpError{Op: "renew lease", Run: run, Err: runstore.ErrInvalid}
 			case 3:
-				elapse(lease.DefaultTTL) // whatever its context says
+				elapse(lease.DefaultTTL) // also after its context has ended
 			}
 			return next()
 		}

@@ -271,8 +271,8 @@ func (h *Held) awaitGrant(deadline time.Time) {
 
 // handOff completes a handoff after the work has returned at the given time. done is nil if no
 // successor requests the lease any more, if the store refuses a grant that was in doubt then, or if the lease may
-// not be renewed (ErrNoProgress); the lease is then to be released, without the final writes if applied is true. With an error, applied reports that
-// the final writes are stored or may be.
+// not be renewed (ErrNoProgress); the lease is then to be released, without the final writes if applied is true.
+// With an error, applied reports that the final writes are stored or may be.
 func (h *Held) handOff(ctx context.Context, returned time.Time, final runstore.Writes) (done *HandedOffError, applied bool, err error) {
 	ctx = context.WithoutCancel(ctx)
 	h.mu.Lock()

@@ -101,8 +101,8 @@ func (h *Held) Done() <-chan struct{} { return h.over }
 // the writes of an earlier call. They are not applied if the lease was lost before, if the work panics, or if
 // the lease was handed off while the work ran. If a successor has requested the lease, they are applied
 // with a renewal before the handoff, or with a release if the store does not renew the lease for want of
-// progress, or refuses a grant that was in doubt when the work returned. If a later step then fails or loses the lease, the result of
-// [Keeper.Hold] matches runstore.ErrUnknownOutcome.
+// progress, or refuses a grant that was in doubt when the work returned. If a later step then fails or loses
+// the lease, the result of [Keeper.Hold] matches runstore.ErrUnknownOutcome.
 //
 // Use ReleaseWith to end the run. If the work committed a batch of its own that releases the lease,
 // the next heartbeat would find the lease gone and report it as lost.
