@@ -1,6 +1,7 @@
 package bigtable
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -448,7 +449,7 @@ func (s *engine) swap(ctx context.Context, r *cachedRun, e *edit, t *outcome.Bac
 			if ctx.Err() == nil && !e.deadline.IsZero() {
 				return false, ambiguous, runstore.ErrLeaseExpired
 			}
-			return false, ambiguous, outcome.Unavailable(outcome.Cause(ctx, bound.Err()))
+			return false, ambiguous, outcome.Unavailable(cmp.Or(ctx.Err(), context.DeadlineExceeded))
 		}
 		e.tried = true
 		err := s.table.Apply(bound, runKey(r.id), m, bigtable.GetCondMutationResult(&matched))

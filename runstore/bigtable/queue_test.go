@@ -127,3 +127,22 @@ func TestQueuedWriteIsNotSent(t *testing.T) {
 	}
 	seqs(t, s, 1)
 }
+
+// A commit whose turn comes when its retry timeout has passed is not sent: there would be no time for the reply.
+func TestCommitWithoutTimeForItsReply(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	lease := hold(t, s, "run")
+	commit(t, s, appending(lease, "first"))
+	sent := server(t).Watch(served(table, swaps))
+	defer sent.Stop()
+	bigtable.SetRetryTimeout(s, -time.Second)
+	_, err := s.Commit(t.Context(), appending(lease, "late"))
+	fails(t, err, runstore.ErrUnavailable, context.DeadlineExceeded, runstore.NotApplied)
+	if n := sent.Count(); n != 0 {
+		t.Errorf("%d requests, want none", n)
+	}
+	bigtable.SetRetryTimeout(s, hang)
+	seqs(t, s, 1)
+}

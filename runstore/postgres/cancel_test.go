@@ -54,6 +54,47 @@ func TestEndedContextKeepsItsConnection(t *testing.T) {
 	}
 }
 
+// A statement that ends soon after its caller's context is not cancelled: the request would be another connection
+// for a server that is busy. The statement may take longer on a slow machine, so the test repeats
+// until three of them were left alone.
+func TestStatementThatEndsSoonIsNotCancelled(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	var dials atomic.Int32
+	s := open(t, with(address, "pool_max_conns=1"), func(c *pgxpool.Config, _ *postgres.Options) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return dial(ctx, network, addr)
+		}
+	})
+	lease, other := hold(t, s, "run"), connect(t, address)
+	alone := 0
+	for range 30 {
+		before := dials.Load()
+		exec(t, other, `BEGIN`)
+		exec(t, other, `SELECT FROM tapestore.runs FOR NO KEY UPDATE`)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.Commit(ctx, appending(lease, "event"))
+			done <- err
+		}()
+		awaitLocked(t, address, 1)
+		cancel()
+		exec(t, other, `ROLLBACK`)
+		if err := <-done; dials.Load() != before {
+			continue
+		} else if err != nil {
+			t.Fatalf("a commit that nothing cut short: %v", err)
+		}
+		if alone++; alone == 3 {
+			return
+		}
+	}
+	t.Errorf("%d of 30 statements were left alone, want 3", alone)
+}
+
 // A cancel request without an answer may still be in flight, so the connection is closed, although
 // its statement has completed.
 func TestUnansweredCancelClosesItsConnection(t *testing.T) {
@@ -109,7 +150,7 @@ func TestUnansweredCancelOfANewConnection(t *testing.T) {
 			bound, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 			defer cancel()
 			refuse.Store(true)
-			if _, err := conn.Exec(bound, `SELECT pg_sleep(0.08)`); err != nil {
+			if _, err := conn.Exec(bound, `SELECT pg_sleep(0.5)`); err != nil {
 				return err // cut short on a slow machine: the connection is closed, and another one is tried
 			}
 			if !refuse.CompareAndSwap(true, false) { // else the statement ended first

@@ -16,11 +16,13 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter"
 )
 
-// cancelGrace is how long a caller whose context has ended waits for the server to confirm the
-// cancellation of its statement: 1 s. With the confirmation the outcome is known, and the connection stays
-// in use. A server without a free processor needs some 100 ms for it, and 20 times the processor time of
-// a confirmation for a new connection: if the callers of such a server gave up earlier, their new
-// connections would keep it busy for good.
+// cancelGrace is how long a caller whose context has ended waits for its statement: 1 s. After a fifth of that
+// time the server is asked to cancel the statement. If it has ended or the server has confirmed the
+// cancellation within the grace, the outcome is known and the connection stays in use.
+//
+// A cancel request is a connection too, and a new connection in place of a closed one needs some 50 ms of
+// the server's processors. Where contexts end because a server has no free processor, both would keep it
+// busy for good. Most of its statements end soon.
 const cancelGrace = time.Second
 
 // heartbeatGrace is the same for a heartbeat or a release: 250 ms, because the holder of a short lease repeats it.
@@ -138,8 +140,9 @@ func (e *engine) settings() map[string]string {
 	}
 }
 
-// canceller implements ctxwatch.Handler. When a caller's context ends, it asks the server to cancel
-// the statement, and gives up the connection if no answer arrives within the grace.
+// canceller implements ctxwatch.Handler. When a caller's context ends, it waits for the end of the
+// statement, asks the server to cancel it after a fifth of the grace, and gives up the connection at the end of the
+// grace.
 //
 // The server answers a cancel request after it has signalled the session, and a session that waits
 // for its next statement ignores the signal (ProcessInterrupts in PostgreSQL's postgres.c). So an
@@ -151,31 +154,42 @@ type canceller struct {
 	grace    time.Duration // of the present statement
 	trusted  bool          // an answer means that the session has been signalled
 	inFlight bool          // a cancel request may still reach the session
-	stop     context.CancelFunc
-	done     chan bool // receives whether the request was answered
+	ended    chan struct{} // closed when the statement has ended
+	asked    chan bool     // receives whether a cancel request may still reach the session
 }
 
 const cancellerKey = "tapestore.canceller"
 
 // HandleCancel implements ctxwatch.Handler.
-func (c *canceller) HandleCancel(ended context.Context) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ended), c.grace)
+func (c *canceller) HandleCancel(caller context.Context) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(caller), c.grace)
 	deadline, _ := ctx.Deadline()
 	_ = c.conn.Conn().SetDeadline(deadline) // a closed connection needs none
-	c.stop, c.done = stop, make(chan bool, 1)
+	c.ended, c.asked = make(chan struct{}), make(chan bool, 1)
 	go func() {
-		err := c.conn.CancelRequest(ctx) // if it fails, the deadline ends the wait
-		c.done <- err == nil && ctx.Err() == nil
+		defer stop()
+		c.asked <- c.ask(ctx)
 	}()
+}
+
+// ask asks the server to cancel the statement, unless it ends soon. It reports whether the request may
+// still reach the session.
+func (c *canceller) ask(ctx context.Context) (inFlight bool) {
+	patience := time.NewTimer(c.grace / 5)
+	defer patience.Stop()
+	select {
+	case <-c.ended:
+		return false
+	case <-patience.C:
+	}
+	err := c.conn.CancelRequest(ctx) // if it fails, the deadline ends the wait
+	return err != nil || ctx.Err() != nil || !c.trusted
 }
 
 // HandleUnwatchAfterCancel implements ctxwatch.Handler.
 func (c *canceller) HandleUnwatchAfterCancel() {
-	answered := <-c.done
-	c.stop()
-	if !answered || !c.trusted {
-		c.inFlight = true
-	}
+	close(c.ended)
+	c.inFlight = <-c.asked || c.inFlight
 	_ = c.conn.Conn().SetDeadline(time.Time{})
 }
 

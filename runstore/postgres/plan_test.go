@@ -108,6 +108,17 @@ func fill(t *testing.T, conn *pgx.Conn, n int) {
 		SELECT created, created, no, name, 'timer' FROM tapestore.runs, unnest('{queue,other}'::bytea[]) name ON CONFLICT DO NOTHING`)
 }
 
+// lengthen stores n more events, records and index entries of the first run.
+func lengthen(t *testing.T, conn *pgx.Conn, n int) {
+	t.Helper()
+	exec(t, conn, `INSERT INTO tapestore.events (run, seq, position, token, time, kind, owner, data)
+		SELECT 1, 100 + i, (1000000 + i)::bigint << 14, 1, clock_timestamp(), 'test', 'test', '0123456789' FROM generate_series(1, $1::integer) i`, n)
+	exec(t, conn, `INSERT INTO tapestore.records (run, version, created_seq, updated_seq, created, updated, places, key, value)
+		SELECT 1, 1, 0, 0, clock_timestamp(), clock_timestamp(), 1, int4send(i), 'value' FROM generate_series(1, $1::integer) i`, n)
+	exec(t, conn, `INSERT INTO tapestore.places (at, written, run, name, key)
+		SELECT clock_timestamp(), clock_timestamp(), 1, 'queue', int4send(i) FROM generate_series(1, $1::integer) i`, n)
+}
+
 // wantIndexes are the indexes that each read walks.
 var wantIndexes = map[string][]string{
 	"run":                       {"records_pkey", "runs_id_key"},
@@ -163,6 +174,11 @@ func TestPlans(t *testing.T) {
 	}
 	for _, limit := range []int{20, runstore.MaxPage} {
 		check("right after creation", limit)
+	}
+	fill(t, conn, 100)
+	lengthen(t, conn, 40_000)
+	for _, limit := range []int{20, runstore.MaxPage} {
+		check("with 40,000 events, records and entries of 100 runs, not analyzed", limit)
 	}
 	fill(t, conn, 20_000)
 	check("with 20,000 runs, not analyzed", 20)

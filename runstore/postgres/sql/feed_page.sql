@@ -5,6 +5,10 @@
 -- bytes. The server computes the end, because the client would have to read everything that was
 -- sent. The sum needs the lengths only, not the data.
 --
+-- The ids come from a subquery, not from a join. The server assumes that the range of positions
+-- contains 0.5 % of the table; if that is less than a page, it would join and sort all events after
+-- $1, however many there are. OFFSET 0 has the subquery executed once for each event.
+--
 -- Part: newest, the last events of all, as many as fit into a page.
 --
 -- $1 position above which the events are, $2 size of the page in bytes, {limit} number of events;
@@ -20,9 +24,14 @@ FROM (
 	SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position) - octet_length(e.data) AS before -- if not newest
 	SELECT *, sum(octet_length(e.data)) OVER (ORDER BY e.position DESC) - octet_length(e.data) AS before -- if newest
 	FROM (
-		SELECT events.*, runs.id
-		FROM tapestore.events JOIN tapestore.runs ON runs.no = events.run
-		WHERE position > $1::bigint AND position < b.safe
+		SELECT * FROM (
+			SELECT *, (SELECT runs.id FROM tapestore.runs WHERE runs.no = events.run) AS id -- NULL for what a purge left
+			FROM tapestore.events
+			WHERE position > $1::bigint AND position < b.safe
+			ORDER BY position OFFSET 0 -- if not newest
+			ORDER BY position DESC OFFSET 0 -- if newest
+		) found
+		WHERE id IS NOT NULL
 		ORDER BY position LIMIT {limit} -- if not newest
 		ORDER BY position DESC LIMIT {limit} -- if newest
 	) e
