@@ -46,8 +46,9 @@
 // Run lists the live reactions. Each shard has a goroutine that requests the shard's lease, or
 // waits; package lease renews it. The shards of a reaction that this replica holds share readers of
 // the feed, called lanes: one follows the end of the feed, and a second serves the shards that are
-// behind the first, if any. A lane matches each page once for all of its shards, gives each shard
-// its matches, and waits for their commits before the next page. So each lane has one page in
+// behind the first, if any. The second reads a page for its foremost shards and one for its last, in turn, so
+// a shard with a small backlog waits for no large one. A lane matches each page once for all of its shards
+// that it may concern, gives each shard its matches, and waits for their commits before the next page. So each lane has one page in
 // memory, and the feed is read no faster than matches are committed. A shard that fails, or whose
 // commit takes more than 10 s, leaves its lane, reads its cursor again after a pause, and joins
 // again. A shard whose work on a page takes more than 1 s also leaves its lane, begins the runs

@@ -32,6 +32,11 @@ func (x *reaction) run(l *lane) {
 			return
 		}
 		from := l.lowest()
+		if l == &x.behind {
+			if l.foremost = !l.foremost; l.foremost {
+				from = l.highest()
+			}
+		}
 		l.position, l.history = from, x.m.tail.FeedHistory()
 		ctx, restart := context.WithCancel(x.ctx)
 		l.restart = restart
@@ -92,17 +97,18 @@ func (x *reaction) read(ctx context.Context, l *lane, from runstore.Position) (p
 			return pages, err
 		}
 		pages++
-		if !x.step(ctx, l, page) {
+		if !x.step(ctx, l, from, page) {
 			return pages, nil
 		}
+		from = page[len(page)-1].Position
 	}
 	return pages, errors.New("the feed ended")
 }
 
-// step matches a page for the followers of a lane, waits until they have handled it, and returns
-// true. It returns false if ctx has ended: the page may begin after the position of a follower that
-// has joined since.
-func (x *reaction) step(ctx context.Context, l *lane, page []tail.FeedEvent) bool {
+// step matches a page, which begins after the position from, for the followers of a lane at that position
+// or after it, waits until they have handled it, and returns true. It returns false if the lane must start
+// again: ctx has ended, or the followers that are behind are at other positions than the end of the page.
+func (x *reaction) step(ctx context.Context, l *lane, from runstore.Position, page []tail.FeedEvent) bool {
 	end := page[len(page)-1].Position
 	x.mu.Lock()
 	if ctx.Err() != nil { // add and remove cancel ctx under the mutex
@@ -117,8 +123,10 @@ func (x *reaction) step(ctx context.Context, l *lane, page []tail.FeedEvent) boo
 	}
 	rule, followers := x.rule, make([]*follower, 0, len(l.followers))
 	for s := range l.followers {
-		s.busy.Add(1)
-		followers = append(followers, s)
+		if s.read >= from {
+			s.busy.Add(1)
+			followers = append(followers, s)
+		}
 	}
 	l.position = end
 	x.mu.Unlock()
@@ -142,9 +150,9 @@ func (x *reaction) step(ctx context.Context, l *lane, page []tail.FeedEvent) boo
 	defer x.mu.Unlock()
 	if l == &x.behind {
 		x.catchUp()
-	} else {
-		x.split()
+		return l.lowest() == end && l.highest() == end
 	}
+	x.split()
 	return true
 }
 

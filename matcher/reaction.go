@@ -154,8 +154,8 @@ func (x *reaction) leave(s *follower) {
 	x.remove(s)
 }
 
-// add adds a follower to a lane. The lane's reader restarts if it has read past the follower's
-// position.
+// add adds a follower to a lane. The reader of head restarts if it has read past the follower's
+// position; that of behind does so after its page, see lane.foremost.
 func (x *reaction) add(l *lane, s *follower) {
 	if l.followers == nil {
 		l.followers = map[*follower]struct{}{}
@@ -168,7 +168,7 @@ func (x *reaction) add(l *lane, s *follower) {
 	case !l.running:
 		l.running = true
 		x.m.work.Go(func() { x.run(l) })
-	case s.read < l.position && l.restart != nil:
+	case l == &x.head && s.read < l.position && l.restart != nil:
 		l.restart()
 	}
 }
@@ -204,6 +204,12 @@ type lane struct {
 	history   int               // the feed's history that the pages belong to
 	running   bool              // the lane has a goroutine
 	restart   context.CancelFunc
+
+	// foremost reports that the page in work is that of the foremost followers of behind, and not of its last
+	// ones. It reads for both in turn, unless all are at one position. So the foremost, which may have little
+	// left, do not wait for the backlog of the last, and no page is read that all followers have passed, for
+	// example because the last one stalls and joins again. A backlog takes at most twice its pages.
+	foremost bool
 }
 
 // lowest returns the lowest position of the followers.
@@ -213,4 +219,13 @@ func (l *lane) lowest() runstore.Position {
 		low = min(low, s.read)
 	}
 	return low
+}
+
+// highest returns the highest position of the followers.
+func (l *lane) highest() runstore.Position {
+	high := runstore.Position(0)
+	for s := range l.followers {
+		high = max(high, s.read)
+	}
+	return high
 }
