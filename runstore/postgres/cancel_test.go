@@ -95,6 +95,31 @@ func TestStatementThatEndsSoonIsNotCancelled(t *testing.T) {
 	t.Errorf("%d of 30 statements were left alone, want 3", alone)
 }
 
+// Close ends the session that listens without a cancel request, which such a session ignores: Close would wait for
+// the end of the grace.
+func TestCloseDoesNotCancelListening(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	var dials atomic.Int32
+	s := open(t, address, func(c *pgxpool.Config, _ *postgres.Options) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return dial(ctx, network, addr)
+		}
+	})
+	if _, err := s.Wakeups(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := dials.Load()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after := dials.Load(); after != before {
+		t.Errorf("Close makes %d connections, want none", after-before)
+	}
+}
+
 // A cancel request without an answer may still be in flight, so the connection is closed, although
 // its statement has completed.
 func TestUnansweredCancelClosesItsConnection(t *testing.T) {

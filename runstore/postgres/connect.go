@@ -22,7 +22,8 @@ import (
 //
 // A cancel request is a connection too, and a new connection in place of a closed one needs some 50 ms of
 // the server's processors. Where contexts end because a server has no free processor, both would keep it
-// busy for good. Most of its statements end soon.
+// busy for good. Most of its statements end soon. A statement that waits for a lock keeps its connection that
+// much longer.
 const cancelGrace = time.Second
 
 // heartbeatGrace is the same for a heartbeat or a release: 250 ms, because the holder of a short lease repeats it.

@@ -61,7 +61,7 @@ func MigrateTo(ctx context.Context, conn *pgx.Conn, version int) error {
 func Reads(limit int) map[string]string {
 	all := map[string]string{
 		"run": sqlRunRead, "journal": sqlJournalPage, "records": sqlRecordsPage, "keys": sqlRecordsByKey,
-		"feed": sqlFeedPage, "newest": sqlFeedPageNewest, "strangers": sqlFeedStrangers, "lag": sqlFeedLag,
+		"feed": sqlFeedPage, "newest": sqlFeedPageNewest, "strangers": sqlFeedStrangers, "plans": sqlFeedPlans, "lag": sqlFeedLag,
 		"last position": sqlFeedLastPosition,
 	}
 	for index, both := range scans {

@@ -122,7 +122,13 @@ func (e *engine) ReadFeed(ctx context.Context, asked runstore.FeedQuery) (events
 // round trip and one transaction, in which each statement has a snapshot of its own.
 func (q *query) eachPastStrangers(sql string, args, targets []any, f func() error) (err error) {
 	var batch pgx.Batch
-	batch.Queue(q.engine.sql(sqlFeedStrangers))
+	before := []string{sqlFeedStrangers}
+	if q.engine.opts.Pooled || q.engine.shared {
+		before = []string{sqlFeedPlans, sqlFeedStrangers}
+	}
+	for _, sql := range before {
+		batch.Queue(q.engine.sql(sql))
+	}
 	batch.Queue(q.engine.sql(sql), args...)
 	results := q.conn.SendBatch(q.ctx, &batch)
 	defer func() {
@@ -130,8 +136,10 @@ func (q *query) eachPastStrangers(sql string, args, targets []any, f func() erro
 			err = closed
 		}
 	}()
-	if _, err := results.Exec(); err != nil {
-		return err
+	for range before {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
 	}
 	rows, err := results.Query()
 	if err != nil {

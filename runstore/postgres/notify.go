@@ -6,6 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+
 	"github.com/tapestore/tapestore/internal/pace"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
@@ -198,6 +201,10 @@ func listenPause(last time.Duration, listened bool) time.Duration {
 
 func (n *notifier) listenOnce(ready func()) error {
 	config := n.engine.pool.Config().ConnConfig
+	// A session that only listens ignores a cancel request, and its connection is closed in any case.
+	config.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: c.Conn()}
+	}
 	conn, err := n.engine.connectAlone(n.ctx, config)
 	if err != nil {
 		return err

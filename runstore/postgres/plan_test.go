@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/postgres"
@@ -185,6 +186,54 @@ func TestPlans(t *testing.T) {
 	exec(t, conn, "VACUUM ANALYZE")
 	for _, limit := range []int{1, 20, 100} {
 		check("with 20,000 runs", limit)
+	}
+}
+
+// A handle over a proxy, or over a caller's pool, reads a page of the feed without sorting all events either, although
+// its sessions have the server's settings.
+func TestFeedPlansOfOtherSessions(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	open(t, address)
+	conn := connect(t, with(address, "default_query_exec_mode=simple_protocol"))
+	fill(t, conn, 100)
+	lengthen(t, conn, 40_000)
+	exec(t, conn, "VACUUM tapestore.events") // no ANALYZE
+	exec(t, conn, "BEGIN")
+	exec(t, conn, postgres.Reads(0)["plans"])
+	for _, limit := range []int{20, runstore.MaxPage} {
+		for _, name := range []string{"feed", "newest"} {
+			explain(t, conn, "", postgres.Reads(limit)[name]).each(func(p plan) {
+				if strings.Contains(p.Node, "Sort") && !p.has("Limit") || strings.HasPrefix(p.Node, "Bitmap") {
+					t.Errorf("%s of %d: the plan has a %s of %s", name, limit, p.Node, p.Relation)
+				}
+			})
+		}
+	}
+	plans := &calls{text: "enable_bitmapscan"}
+	config, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plans.through(config, nil)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	shared, err := postgres.New(t.Context(), pool, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shared.Close() })
+	for kind, s := range map[string]*postgres.Store{"proxy": open(t, with(address, "pooled=yes"), plans.through), "caller's pool": shared} {
+		plans.started.Store(0)
+		if _, err := s.ReadFeed(t.Context(), runstore.FeedQuery{Limit: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if n := plans.started.Load(); n != 1 {
+			t.Errorf("%s: a page of the feed is read with %d statements that turn off plans, want 1", kind, n)
+		}
 	}
 }
 

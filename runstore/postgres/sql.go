@@ -23,6 +23,7 @@ var (
 	sqlFeedLastPosition     = sqlFiles.Statement("feed_last_position")
 	sqlFeedPage             = sqlFiles.Statement("feed_page")
 	sqlFeedPageNewest       = sqlFiles.Statement("feed_page", "newest")
+	sqlFeedPlans            = sqlFiles.Statement("feed_plans")
 	sqlFeedStrangers        = sqlFiles.Statement("feed_strangers")
 	sqlFenceJudge           = sqlFiles.Statement("fence_judge")
 	sqlFenceLimitIdle       = sqlFiles.Statement("fence_limit_idle")
