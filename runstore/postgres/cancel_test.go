@@ -54,6 +54,17 @@ func TestEndedContextKeepsItsConnection(t *testing.T) {
 	}
 }
 
+// counting returns an option that counts the connections of a handle, cancel requests among them.
+func counting(dials *atomic.Int32) func(c *pgxpool.Config, _ *postgres.Options) {
+	return func(c *pgxpool.Config, _ *postgres.Options) {
+		dial := c.ConnConfig.DialFunc
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return dial(ctx, network, addr)
+		}
+	}
+}
+
 // A statement that ends soon after its caller's context is not cancelled: the request would be another connection
 // for a server that is busy. The statement may take longer on a slow machine, so the test repeats
 // until three of them were left alone.
@@ -61,13 +72,7 @@ func TestStatementThatEndsSoonIsNotCancelled(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	var dials atomic.Int32
-	s := open(t, with(address, "pool_max_conns=1"), func(c *pgxpool.Config, _ *postgres.Options) {
-		dial := c.ConnConfig.DialFunc
-		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			dials.Add(1)
-			return dial(ctx, network, addr)
-		}
-	})
+	s := open(t, with(address, "pool_max_conns=1"), counting(&dials))
 	lease, other := hold(t, s, "run"), connect(t, address)
 	alone := 0
 	for range 30 {
@@ -101,13 +106,7 @@ func TestCloseDoesNotCancelListening(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	var dials atomic.Int32
-	s := open(t, address, func(c *pgxpool.Config, _ *postgres.Options) {
-		dial := c.ConnConfig.DialFunc
-		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			dials.Add(1)
-			return dial(ctx, network, addr)
-		}
-	})
+	s := open(t, address, counting(&dials))
 	if _, err := s.Wakeups(t.Context()); err != nil {
 		t.Fatal(err)
 	}
