@@ -33,22 +33,26 @@ func TestABacklogOfAnotherShardBehind(t *testing.T) {
 		m := b.start(&slowFeed{takes: time.Millisecond, commit: slow})
 		defer m.stop()
 		b.awaitMissed(10 * slow)
-		want := 0
-		for _, run := range b.runs {
-			if b.reaction.ShardOf(run) == 0 {
-				want++
+		b.awaitBacklog()
+	})
+}
+
+// A shard behind the end whose next events were purged does not make one that is further behind wait for the next
+// event of all.
+func TestAPurgeBehindTheForemost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBacklogs(t, 3000, 0)
+		for _, run := range []runstore.RunID{b.missed, "noise"} {
+			purge := runstore.NewBatch(run, runstore.Unguarded("test"))
+			purge.Purge = true
+			if _, err := b.tape.Store().Commit(t.Context(), purge); err != nil {
+				t.Fatal(err)
 			}
 		}
-		b.until("a task for each entry of the backlog", func() bool {
-			time.Sleep(slow)
-			got := 0
-			for _, k := range b.tasks() {
-				if b.reaction.ShardOf(k.SourceRun) == 0 {
-					got++
-				}
-			}
-			return got == want
-		})
+		m := b.start(&slowFeed{takes: time.Millisecond, commit: 900 * time.Millisecond})
+		defer m.stop()
+		b.awaitBacklog()
 	})
 }
 
@@ -104,6 +108,27 @@ func (b *backlogs) awaitMissed(limit time.Duration) {
 			return
 		}
 	}
+}
+
+// awaitBacklog waits until each entry of shard 0 has its task.
+func (b *backlogs) awaitBacklog() {
+	b.t.Helper()
+	want := 0
+	for _, run := range b.runs {
+		if b.reaction.ShardOf(run) == 0 {
+			want++
+		}
+	}
+	b.until("a task for each entry of the backlog", func() bool {
+		time.Sleep(time.Second)
+		got := 0
+		for _, k := range b.tasks() {
+			if b.reaction.ShardOf(k.SourceRun) == 0 {
+				got++
+			}
+		}
+		return got == want
+	})
 }
 
 func (b *backlogs) shardRun(shard int32) runstore.RunID {

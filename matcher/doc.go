@@ -47,13 +47,13 @@
 // waits; package lease renews it. The shards of a reaction that this replica holds share readers of
 // the feed, called lanes: one follows the end of the feed, and a second serves the shards that are
 // behind the first, if any. The second reads a page for its foremost shards and one for its last, in turn, so
-// a shard with a small backlog waits for no large one. A lane matches each page once for all of its shards
-// that it may concern, gives each shard its matches, and waits for their commits before the next page. So each lane has one page in
-// memory, and the feed is read no faster than matches are committed. A shard that fails, or whose
-// commit takes more than 10 s, leaves its lane, reads its cursor again after a pause, and joins
-// again. A shard whose work on a page takes more than 1 s also leaves its lane, begins the runs
-// that its cursor names, and joins again at its cursor. So a shard delays the other shards of its
-// lane by at most 1 s and one request.
+// a shard with a small backlog waits for no large one. A lane matches each page once for all of its
+// shards that it may concern, gives each shard its matches, and waits for their commits before the
+// next page. So each lane has one page in memory, and the feed is read no faster than matches are
+// committed. A shard that fails, or whose commit takes more than 10 s, leaves its lane, reads its
+// cursor again after a pause, and joins again. A shard whose work on a page takes more than 1 s also
+// leaves its lane, begins the runs that its cursor names, and joins again at its cursor. So a shard
+// delays the other shards of its lane by at most 1 s and one request.
 //
 // Rejected: a reader for each shard, which would match each entry once per shard; one reader for
 // all reactions, which the slowest shard would delay; queues between a reader and its shards, which

@@ -31,15 +31,16 @@ func (x *reaction) run(l *lane) {
 			x.mu.Unlock()
 			return
 		}
-		from := l.lowest()
-		if l == &x.behind {
+		from, last := l.lowest(), l.highest()
+		ctx, restart := context.WithCancel(x.ctx)
+		l.restart = restart
+		if l == &x.behind && from < last {
 			if l.foremost = !l.foremost; l.foremost {
-				from = l.highest()
+				from = last
+				time.AfterFunc(maxStep, restart) // there may be no page: what followed may have been purged
 			}
 		}
 		l.position, l.history = from, x.m.tail.FeedHistory()
-		ctx, restart := context.WithCancel(x.ctx)
-		l.restart = restart
 		x.mu.Unlock()
 
 		pages, err := x.read(ctx, l, from)

@@ -154,8 +154,8 @@ func (x *reaction) leave(s *follower) {
 	x.remove(s)
 }
 
-// add adds a follower to a lane. The reader of head restarts if it has read past the follower's
-// position; that of behind does so after its page, see lane.foremost.
+// add adds a follower to a lane. The lane's reader restarts if it has read past the follower's
+// position.
 func (x *reaction) add(l *lane, s *follower) {
 	if l.followers == nil {
 		l.followers = map[*follower]struct{}{}
@@ -168,7 +168,7 @@ func (x *reaction) add(l *lane, s *follower) {
 	case !l.running:
 		l.running = true
 		x.m.work.Go(func() { x.run(l) })
-	case l == &x.head && s.read < l.position && l.restart != nil:
+	case s.read < l.position && l.restart != nil:
 		l.restart()
 	}
 }
@@ -206,8 +206,8 @@ type lane struct {
 	restart   context.CancelFunc
 
 	// foremost reports that the page in work is that of the foremost followers of behind, and not of its last
-	// ones. It reads for both in turn, unless all are at one position. So the foremost, which may have little
-	// left, do not wait for the backlog of the last, and no page is read that all followers have passed, for
+	// ones. The lane reads for both in turn, unless all are at one position. So the foremost, which may have
+	// little left, do not wait for the backlog of the last, and no page is read that all followers have passed, for
 	// example because the last one stalls and joins again. A backlog takes at most twice its pages.
 	foremost bool
 }
