@@ -37,8 +37,8 @@ func TestABacklogOfAnotherShardBehind(t *testing.T) {
 	})
 }
 
-// A shard behind the end whose next events were purged does not make one that is further behind wait for the next
-// event of all.
+// Where the events after the foremost shard behind were purged, a shard further behind does not wait for the next
+// event of the feed.
 func TestAPurgeBehindTheForemost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +64,8 @@ type backlogs struct {
 	missed   runstore.RunID // the run of the last entry of shard 1
 }
 
-// newBacklogs enters so many entries, and as many pages that match nothing, before the last entry of shard 1.
+// newBacklogs enters entries, and pages of events that match nothing, before the last entry of shard 1, and five
+// such pages after it.
 func newBacklogs(t *testing.T, entries, pages int) *backlogs {
 	b := &backlogs{world: newWorld(t)}
 	b.reaction = b.register(reaction("r", "a", 3))

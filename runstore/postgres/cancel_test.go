@@ -41,7 +41,7 @@ func TestEndedContextKeepsItsConnection(t *testing.T) {
 			late.Store(int64(busy))
 			for range 30 {
 				before := sessionID(t, address)
-				cancelBehindLock(t, s, lease, other, address, nil)
+				_ = cancelBehindLock(t, s, lease, other, address, nil)
 				if _, err := s.GetRun(t.Context(), "run"); err != nil {
 					t.Fatalf("read over the connection of an ended context: %v", err)
 				}
@@ -74,23 +74,16 @@ func TestStatementThatEndsSoonIsNotCancelled(t *testing.T) {
 	var dials atomic.Int32
 	s := open(t, with(address, "pool_max_conns=1"), counting(&dials))
 	lease, other := hold(t, s, "run"), connect(t, address)
+	atOnce := make(chan struct{})
+	close(atOnce)
 	alone := 0
 	for range 30 {
 		before := dials.Load()
-		exec(t, other, `BEGIN`)
-		exec(t, other, `SELECT FROM tapestore.runs FOR NO KEY UPDATE`)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() {
-			_, err := s.Commit(ctx, appending(lease, "event"))
-			done <- err
-		}()
-		awaitLocked(t, address, 1)
-		cancel()
-		exec(t, other, `ROLLBACK`)
-		if err := <-done; dials.Load() != before {
+		err := cancelBehindLock(t, s, lease, other, address, atOnce)
+		if dials.Load() != before {
 			continue
-		} else if err != nil {
+		}
+		if err != nil {
 			t.Fatalf("a commit that nothing cut short: %v", err)
 		}
 		if alone++; alone == 3 {
@@ -100,8 +93,8 @@ func TestStatementThatEndsSoonIsNotCancelled(t *testing.T) {
 	t.Errorf("%d of 30 statements were left alone, want 3", alone)
 }
 
-// Close ends the session that listens without a cancel request, which such a session ignores: Close would wait for
-// the end of the grace.
+// Close sends no cancel request to the session that listens: the session would ignore the request, and Close would
+// wait for the end of the grace.
 func TestCloseDoesNotCancelListening(t *testing.T) {
 	t.Parallel()
 	address := database(t)
@@ -140,7 +133,7 @@ func TestUnansweredCancelClosesItsConnection(t *testing.T) {
 	lease := hold(t, s, "run")
 	before := sessionID(t, address)
 	refuse.Store(true)
-	cancelBehindLock(t, s, lease, other, address, refused)
+	_ = cancelBehindLock(t, s, lease, other, address, refused)
 	if _, err := s.GetRun(t.Context(), "run"); err != nil {
 		t.Fatal(err)
 	}
@@ -209,9 +202,9 @@ func (s *statements) TraceQueryStart(ctx context.Context, conn *pgx.Conn, _ pgx.
 
 func (s *statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// cancelBehindLock cancels a commit that waits for the lock of its run. If refused is not nil, it
-// waits for its signal and then lets the commit have the lock. Otherwise the commit ends first.
-func cancelBehindLock(t *testing.T, s *postgres.Store, lease runstore.Lease, other execer, address string, refused <-chan struct{}) {
+// cancelBehindLock cancels a commit that waits for the lock of its run, and returns its error. If unlock is
+// not nil, it waits for its signal and then lets the commit have the lock. Otherwise the commit ends first.
+func cancelBehindLock(t *testing.T, s *postgres.Store, lease runstore.Lease, other execer, address string, unlock <-chan struct{}) error {
 	t.Helper()
 	exec(t, other, `BEGIN`)
 	exec(t, other, `SELECT FROM tapestore.runs FOR NO KEY UPDATE`)
@@ -224,16 +217,17 @@ func cancelBehindLock(t *testing.T, s *postgres.Store, lease runstore.Lease, oth
 	}()
 	awaitLocked(t, address, 1)
 	cancel()
-	if refused != nil {
-		<-refused
+	if unlock != nil {
+		<-unlock
 		exec(t, other, `ROLLBACK`)
-		<-done // applied, or cut short after all
-		return
+		return <-done // applied, or cut short after all
 	}
-	if err := <-done; !errors.Is(err, context.Canceled) {
+	err := <-done
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the context's error", err)
 	}
 	exec(t, other, `ROLLBACK`)
+	return err
 }
 
 // sessionID returns the process id of the server's session for the store's only connection.
