@@ -29,7 +29,7 @@ func TestABacklogOfAnotherShardBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const slow = 900 * time.Millisecond // a commit: below maxStep, so that the shard stays in the lane
-		b := newBacklogs(t, 20_000, 0)
+		b := newBacklogs(t, 6000, 0)
 		m := b.start(&slowFeed{takes: time.Millisecond, commit: slow})
 		defer m.stop()
 		b.awaitMissed(10 * slow)
@@ -121,7 +121,7 @@ func (b *backlogs) awaitBacklog() {
 		}
 	}
 	b.until("a task for each entry of the backlog", func() bool {
-		time.Sleep(time.Second)
+		time.Sleep(5 * time.Second) // of simulated time: each look reads all tasks
 		got := 0
 		for _, k := range b.tasks() {
 			if b.reaction.ShardOf(k.SourceRun) == 0 {
