@@ -64,7 +64,7 @@ func withAdmin(ctx context.Context, u runstore.URL, f func(a *administration) er
 	}
 	defer s.stop()
 	if err := s.administer(ctx, f); err != nil {
-		return outcome.Wrap(op, "", unclassified(ctx, err))
+		return outcome.Wrap(op, "", outcome.NotApplied(ctx, err))
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ func CheckProfile(ctx context.Context, o *Options, admin *bigtable.InstanceAdmin
 	}
 	s := &engine{opts: opts}
 	if err := s.checkProfile(ctx, admin); err != nil {
-		return "", outcome.Wrap("open bigtable store", "", unclassified(ctx, err))
+		return "", outcome.Wrap("open bigtable store", "", outcome.NotApplied(ctx, err))
 	}
 	return s.incarnation(), nil
 }

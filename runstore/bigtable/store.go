@@ -134,7 +134,7 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 		if s.conn != nil {
 			_ = s.conn.Close() // nothing was sent on it
 		}
-		return nil, unclassified(ctx, err)
+		return nil, outcome.NotApplied(ctx, err)
 	}
 	s.feed, s.upkeep = newSequencer(s), newUpkeep(s)
 	s.garbage = newGarbageQueue(s)
@@ -148,20 +148,13 @@ func open(ctx context.Context, client *bigtable.Client, o *Options) (*Store, err
 	handle.RunNotifier = adapter.NewRunNotifier(handle.Store, nil)
 	if err := s.begin(ctx); err != nil {
 		_ = handle.Close()
-		return nil, unclassified(ctx, err)
+		return nil, outcome.NotApplied(ctx, err)
 	}
 	s.background.Go(s.feed.work)
 	s.background.Go(s.upkeep.scanLoop)
 	s.background.Go(s.upkeep.retireLoop)
 	s.background.Go(s.garbage.work)
 	return handle, nil
-}
-
-func unclassified(ctx context.Context, err error) error {
-	if outcome.Definite(err) {
-		return err
-	}
-	return outcome.Unavailable(outcome.Cause(ctx, err))
 }
 
 // connect makes the clients and prepares the table.

@@ -56,7 +56,7 @@ func PlanMigration(ctx context.Context, config *pgxpool.Config, opts *Options) (
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // nothing was left undone
 	p, err := e.plan(ctx, conn)
 	if err != nil {
-		return p, outcome.Wrap("plan postgres migration", "", unavailable(ctx, err))
+		return p, outcome.Wrap("plan postgres migration", "", outcome.NotApplied(ctx, err))
 	}
 	return p, nil
 }
@@ -125,17 +125,9 @@ func dialOnce(ctx context.Context, config *pgxpool.Config, opts *Options) (*engi
 	configure(config, e)
 	conn, err := e.connectAlone(ctx, config.ConnConfig)
 	if err != nil {
-		return nil, nil, unavailable(ctx, err)
+		return nil, nil, outcome.NotApplied(ctx, err)
 	}
 	return e, conn, nil
-}
-
-// unavailable returns err with the outcome "not applied" unless it has a definite one.
-func unavailable(ctx context.Context, err error) error {
-	if outcome.Definite(err) {
-		return err
-	}
-	return outcome.Unavailable(outcome.Cause(ctx, err))
 }
 
 // plan compares the schema with this program's.

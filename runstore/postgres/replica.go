@@ -21,7 +21,7 @@ func (s *Store) ReadJournalOn(ctx context.Context, conn *pgx.Conn, id runstore.R
 		for i := range events {
 			events[i].Position = 0
 		}
-		return events, readOnceError(ctx, err)
+		return events, outcome.NotApplied(ctx, err)
 	})
 }
 
@@ -36,14 +36,6 @@ func (s *Store) ScanIndexOn(ctx context.Context, conn *pgx.Conn, q runstore.Inde
 		}
 		q.Heads = false // a Candidate has none
 		entries, _, err := (&query{ctx, s.engine, conn}).scan(q, after)
-		return runstore.ToCandidates(entries), readOnceError(ctx, err)
+		return runstore.ToCandidates(entries), outcome.NotApplied(ctx, err)
 	})
-}
-
-// readOnceError returns the error of a read that is not retried.
-func readOnceError(ctx context.Context, err error) error {
-	if err == nil || outcome.Definite(err) {
-		return err
-	}
-	return outcome.Unavailable(outcome.Cause(ctx, err))
 }

@@ -71,7 +71,7 @@ func withAdmin(ctx context.Context, u runstore.URL, f func(s *engine, client *da
 		err = f(s, client)
 	}
 	if err != nil {
-		return outcome.Wrap(op, "", unclassified(ctx, err))
+		return outcome.Wrap(op, "", outcome.NotApplied(ctx, err))
 	}
 	return nil
 }

@@ -123,20 +123,11 @@ func open(ctx context.Context, client *spanner.Client, o *Options) (*engine, err
 	}
 	if err := s.connect(ctx); err != nil {
 		s.stop()
-		return nil, unclassified(ctx, err)
+		return nil, outcome.NotApplied(ctx, err)
 	}
 	s.background.Go(s.runMover)
 	s.background.Go(s.runPurger)
 	return s, nil
-}
-
-// unclassified returns err with the outcome "not applied" unless err already has a definite one:
-// opening applies no write of a caller.
-func unclassified(ctx context.Context, err error) error {
-	if outcome.Definite(err) {
-		return err
-	}
-	return outcome.Unavailable(outcome.Cause(ctx, err))
 }
 
 // connect creates the database if need be, connects the client, migrates the schema, and prepares the

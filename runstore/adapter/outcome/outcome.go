@@ -36,6 +36,15 @@ func Unknown(cause error) error {
 // kinds, and not an unknown outcome.
 func Definite(err error) bool { return runstore.KindOf(err) != runstore.ErrUnknownOutcome }
 
+// NotApplied returns the error of an operation that changes nothing of a caller's, such as a read or an
+// opening: err itself if it is definite, and ErrUnavailable with err as its cause otherwise.
+func NotApplied(ctx context.Context, err error) error {
+	if Definite(err) {
+		return err
+	}
+	return Unavailable(Cause(ctx, err))
+}
+
 // Wrap returns the error that the caller of an operation gets: the operation's name, the run, and
 // the kind and cause of err. The outcome of an unclassified error is unknown. Wrap returns nil for
 // nil.
