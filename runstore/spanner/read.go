@@ -242,8 +242,7 @@ func (s *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 	}
 	if len(q.Keys) == 0 {
 		limit++
-		from, end := adapter.KeyBounds(q) // with an empty from, the marker row is in both sets, and is read once
-		sets = append(sets, spanner.KeyRange{Start: spanner.Key{k.hash, k.run, stored(from)}, End: spanner.Key{k.hash, k.run, end}, Kind: spanner.ClosedOpen})
+		sets = append(sets, withPrefix(k, q.Prefix, q.After))
 	}
 	read := byKey("Records", spanner.KeySets(sets...), valueColumns, s.read("records", limit))
 	begin := func() { records, exists, p = nil, false, adapter.NewPage(q.Limit) }
@@ -263,4 +262,19 @@ func (s *engine) ReadRecords(ctx context.Context, id runstore.RunID, q runstore.
 		err = runstore.ErrNotFound
 	}
 	return records, err
+}
+
+// withPrefix returns the keys of records that begin with prefix and are greater than after.
+func withPrefix(k runKey, prefix, after runstore.RecordKey) spanner.KeySet {
+	set := spanner.KeyRange{Start: spanner.Key{k.hash, k.run, stored(max(prefix, after))}, End: spanner.Key{k.hash, k.run}, Kind: spanner.ClosedClosed}
+	if after >= prefix {
+		set.Kind = spanner.OpenClosed // also excludes the marker row, whose key is empty
+	}
+	if end := adapter.PrefixEnd(prefix); end != nil {
+		set.End = append(set.End, end)
+		if set.Kind = spanner.ClosedOpen; after >= prefix {
+			set.Kind = spanner.OpenOpen
+		}
+	}
+	return set
 }

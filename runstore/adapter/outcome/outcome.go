@@ -36,8 +36,8 @@ func Unknown(cause error) error {
 // kinds, and not an unknown outcome.
 func Definite(err error) bool { return runstore.KindOf(err) != runstore.ErrUnknownOutcome }
 
-// NotApplied returns the error of an operation that changes nothing of a caller's, such as a read or an
-// opening: err itself if it is definite, and ErrUnavailable with err as its cause otherwise.
+// NotApplied returns the error of an operation that applies no write of its caller, such as a read or the
+// opening of a store: err itself if it is definite or nil, and ErrUnavailable with err as its cause otherwise.
 func NotApplied(ctx context.Context, err error) error {
 	if Definite(err) {
 		return err

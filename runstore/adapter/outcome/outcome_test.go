@@ -65,6 +65,25 @@ func TestDefinite(t *testing.T) {
 	}
 }
 
+func TestNotApplied(t *testing.T) {
+	t.Parallel()
+	if err := outcome.NotApplied(t.Context(), nil); err != nil {
+		t.Errorf("no error became %v", err)
+	}
+	if err := outcome.NotApplied(t.Context(), runstore.ErrUnsupported); err != runstore.ErrUnsupported {
+		t.Errorf("a definite error became %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := outcome.NotApplied(ended, io.EOF)
+	if runstore.OutcomeOf(err) != runstore.NotApplied || !errors.Is(err, runstore.ErrUnavailable) {
+		t.Errorf("got %v, want ErrUnavailable", err)
+	}
+	if !errors.Is(err, io.EOF) || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v leads to the engine's error and the context's no more", err)
+	}
+}
+
 func TestBackoffEndsInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
