@@ -152,11 +152,12 @@ func TestLostReleaseOfALongRun(t *testing.T) {
 // A commit to a run that was purged long ago never reached the server: its outcome is certain.
 func TestLostCommitToAPurgedRun(t *testing.T) {
 	t.Parallel()
-	w := &wire{}
-	s := open(t, with(database(t), "default_query_exec_mode=exec"), w.through)
+	w, address := &wire{}, database(t)
+	s := open(t, with(address, "default_query_exec_mode=exec"), w.through)
 	lease := hold(t, s, "run")
 	commit(t, s, appending(lease, "event"))
 	purge(t, s, "run")
+	exec(t, connect(t, address), "UPDATE tapestore.runs SET created = created - interval '1 hour'") // a purged run's is when it was purged
 	w.lose(loseRequest, "")
 	if _, err := s.Commit(t.Context(), appending(lease, "event")); !errors.Is(err, runstore.ErrNotFound) {
 		t.Errorf("got error %v, want ErrNotFound", err)
