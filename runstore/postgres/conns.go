@@ -61,7 +61,7 @@ func (e *engine) connect(ctx context.Context, p purpose) (conn *pgxpool.Conn, do
 			continue
 		case <-ctx.Done():
 			err = ctx.Err()
-		case <-e.closed:
+		case <-e.stopped.Done():
 			err = puddle.ErrClosedPool
 		}
 		release()

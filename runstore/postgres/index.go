@@ -58,7 +58,7 @@ func (e *engine) ScanIndex(ctx context.Context, q runstore.IndexQuery) (found []
 	err = e.read(ctx, func(rq *query) error {
 		var due *time.Time
 		if found, due, err = rq.scan(q, after); err == nil && due != nil {
-			e.mover.move(*due, q.Until)
+			e.moveBehindLeases(*due, q.Until)
 		}
 		return err
 	})

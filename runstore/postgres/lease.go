@@ -189,18 +189,17 @@ func (e *engine) RaiseEpoch(ctx context.Context, reason string) (epoch runstore.
 	var conn *pgxpool.Conn
 	var at incarnation
 	var done func()
-	for t := e.backoff(); ; { // a connection may have died while it was idle
-		if conn, done, err = e.connect(ctx, forCommit); err == nil {
-			if at, err = incarnationOf(ctx, conn.Conn()); err == nil {
-				break
-			}
+	err = e.retry(ctx, func() error { // a connection may have died while it was idle
+		if conn, done, err = e.connect(ctx, forCommit); err != nil {
+			return err
+		}
+		if at, err = incarnationOf(ctx, conn.Conn()); err != nil {
 			done()
 		}
-		if f := classify(err); f == classClosed {
-			return 0, runstore.ErrClosed
-		} else if f == classRolledBack || ctx.Err() != nil || !t.More(ctx) {
-			return 0, outcome.Unavailable(outcome.Cause(ctx, err))
-		}
+		return err
+	}, nil)
+	if err != nil {
+		return 0, err
 	}
 	err = acknowledged(conn.Conn(), func() (err error) {
 		epoch, err = e.raiseEpoch(ctx, conn.Conn(), reason, at, false)

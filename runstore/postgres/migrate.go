@@ -47,18 +47,16 @@ func noTimeout(lock time.Duration) string {
 // startVersions creates the table of versions.
 const startVersions = `CREATE TABLE tapestore.migrations (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())`
 
-// migrate brings the schema to this program's version.
+// migrate brings the schema to this program's version. If a connection is lost midway, the whole migration was
+// applied, or none of it.
 func (e *engine) migrate(ctx context.Context, config *pgx.ConnConfig) error {
-	for t := e.backoff(); ; {
+	return e.retry(ctx, func() error {
 		err := e.migrateOnce(ctx, config)
-		if err == nil || outcome.Definite(err) {
-			return err
+		if classify(err) == classRolledBack { // rejected would need the pool
+			return outcome.NotApplied(ctx, err)
 		}
-		// If a connection is lost midway, the whole migration was applied, or none of it.
-		if f := classify(err); f != classRetryable && f != classAmbiguous || ctx.Err() != nil || !t.More(ctx) {
-			return outcome.Unavailable(outcome.Cause(ctx, err))
-		}
-	}
+		return err
+	}, nil)
 }
 
 func (e *engine) migrateOnce(ctx context.Context, config *pgx.ConnConfig) error {

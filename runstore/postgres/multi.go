@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tapestore/tapestore/runstore"
@@ -35,41 +34,22 @@ func (e *engine) CommitMulti(ctx context.Context, batches []runstore.Batch) ([]r
 }
 
 // performMulti is perform for batches of several runs, which are applied together or not at all.
-func (e *engine) performMulti(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
-	for t := e.backoff(); ; {
+func (e *engine) performMulti(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
+	err = e.retry(ctx, func() (err error) {
 		for _, r := range requests {
 			r.nonce = newNonce()
 		}
-		done, err := e.commitAll(ctx, batches, requests)
-		if err == nil {
-			e.notifier.committed(requests...)
-			return done, nil
-		}
-		if outcome.Definite(err) {
-			return nil, err
-		}
-		switch classify(err) {
-		case classClosed:
-			return nil, runstore.ErrClosed
-		case classRolledBack:
-			return nil, e.rejected(ctx, err)
-		case classAmbiguous:
-			if ctx.Err() != nil {
-				return nil, outcome.Unknown(outcome.Cause(ctx, err))
-			}
-			done, unsettled := e.settleAll(ctx, requests, rules.MultiCommitID(batches), t)
-			if unsettled != nil {
-				return nil, outcome.Unknown(errors.Join(err, unsettled))
-			}
-			if done != nil {
-				e.notifier.committed(requests...)
-				return done, nil
-			}
-		}
-		if !t.More(ctx) {
-			return nil, outcome.Unavailable(outcome.Cause(ctx, err))
-		}
+		done, err = e.commitAll(ctx, batches, requests)
+		return err
+	}, func(t *outcome.Backoff) (applied bool, err error) {
+		done, err = e.settleAll(ctx, requests, rules.MultiCommitID(batches), t)
+		return done != nil, err
+	})
+	if err != nil {
+		return nil, err
 	}
+	e.notifier.committed(requests...)
+	return done, nil
 }
 
 // settleAll settles every batch of an ambiguous commit. The commit was applied to all runs if this
@@ -106,83 +86,35 @@ func (e *engine) settleAll(ctx context.Context, requests []*request, whole []byt
 // codeRefused is the SQLSTATE that tapestore.require_applied raises when a batch is refused.
 const codeRefused = "TS001"
 
-// commitAll sends all batches in one round trip, which is one transaction.
-func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) (done []runstore.Committed, err error) {
-	conn, disconnect, err := e.connect(ctx, forCommit)
-	if err != nil {
-		return nil, err
-	}
-	defer disconnect()
-	var batch pgx.Batch
+// commitAll sends all batches in one round trip, which is one transaction. If a batch is refused, the error is
+// definite.
+func (e *engine) commitAll(ctx context.Context, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
 	runs, ids := make([][]byte, len(requests)), make([][]byte, len(requests))
+	lock := &statement{sql: sqlMultiLock, args: []any{runs, ids, rules.MultiCommitID(batches)}}
+	all := []*statement{lock}
 	for i, r := range requests {
 		runs[i], ids[i] = []byte(r.run), r.resultKey
-		r.sent = e.clock.Read()
-	}
-	guarded := e.guarded()
-	if guarded {
-		batch.Queue(e.sql(sqlIncarnationGuard), nil)
-	}
-	batch.Queue(e.sql(sqlMultiLock), runs, ids, rules.MultiCommitID(batches))
-	for i, r := range requests {
-		batch.Queue(e.sql(sqlWriteDemand), r.writeArgs(int64(i)<<10)...)
+		st := &statement{sql: sqlWriteDemand, args: r.writeArgs(int64(i) << 10), requests: []*request{r}}
+		st.read, st.onConn = st.readWrite, func() { r.sent = e.clock.Read() }
+		all = append(all, st)
 	}
 	for _, b := range batches {
 		if b.History() != nil {
-			batch.Queue(e.sql(sqlHistory), historyArgs(b)...)
+			all = append(all, &statement{sql: sqlHistory, args: historyArgs(b)})
 		}
 	}
-	err = acknowledged(conn.Conn(), func() error {
-		results := conn.SendBatch(ctx, &batch)
-		if guarded {
-			if _, err = results.Exec(); err != nil {
-				err = guardError{err}
-			}
-		}
-		if err == nil {
-			done, err = readAll(results, batches, requests)
-		}
-		if closed := results.Close(); err == nil || !outcome.Definite(err) {
-			err = errors.Join(err, closed)
-		} // otherwise Close reports the server's error for the same refusal
-		return err
-	})
-	return done, e.recheck(ctx, conn.Conn(), err)
-}
-
-// readAll reads the results of the lock and of every batch. If a batch is refused, the error is
-// definite.
-func readAll(results pgx.BatchResults, batches []runstore.Batch, requests []*request) ([]runstore.Committed, error) {
-	if _, err := results.Exec(); err != nil {
-		return nil, err
-	}
+	answers, err := e.roundTrip(ctx, all)
 	done := make([]runstore.Committed, len(requests))
-	for i, r := range requests {
-		st := &statement{requests: []*request{r}}
-		st.read = st.readWrite
-		var a writeResult
-		rows, err := results.Query()
-		if err == nil {
-			err = scanRow(rows, st, &a)
-			rows.Close()
-		}
+	for i, b := range batches {
 		var server *pgconn.PgError
-		if errors.As(err, &server) && server.Code == codeRefused {
-			return nil, explainDetail(server.Detail, batches[i])
+		if errors.As(all[1+i].err, &server) && server.Code == codeRefused {
+			return nil, explainDetail(server.Detail, b)
 		}
-		if err != nil {
-			return nil, err
-		}
-		done[i] = a.committed()
-	}
-	for _, b := range batches {
-		if b.History() != nil {
-			if _, err := results.Exec(); err != nil {
-				return nil, err
-			}
+		if err == nil {
+			done[i] = answers[1+i].committed()
 		}
 	}
-	return done, nil
+	return done, err
 }
 
 // explainDetail returns the error of a refused batch, from the detail that tapestore.require_applied raised.

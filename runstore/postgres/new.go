@@ -69,15 +69,7 @@ func (e *engine) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 func (e *engine) acquireShared(ctx context.Context) (*pgxpool.Conn, error) {
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		select {
-		case <-e.closed:
-			cancel(puddle.ErrClosedPool)
-		case <-stop:
-		}
-	}()
+	defer context.AfterFunc(e.stopped, func() { cancel(puddle.ErrClosedPool) })()
 	conn, err := e.pool.Acquire(waiting)
 	if err != nil && errors.Is(context.Cause(waiting), puddle.ErrClosedPool) {
 		return nil, puddle.ErrClosedPool

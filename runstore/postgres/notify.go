@@ -33,9 +33,6 @@ type notifier struct {
 	waiters wakeup.Hub
 	sender  string        // identifies the hub of this process in payloads
 	dirty   chan struct{} // holds a value if there were commits since the last notification
-	cancel  context.CancelFunc
-	ctx     context.Context
-	work    sync.WaitGroup
 
 	mu    sync.Mutex
 	runs  map[string]runstore.WakeOn // hashes of the runs written since the last notification; see payload
@@ -49,19 +46,10 @@ func newNotifier(e *engine) *notifier {
 		engine: e, waiters: wakeup.Of(hub), sender: senderOf(hub), dirty: make(chan struct{}, 1),
 		runs: map[string]runstore.WakeOn{},
 	}
-	n.ctx, n.cancel = context.WithCancel(context.Background()) // ends with the handle
 	if !e.opts.Pooled {
-		n.work.Go(n.send)
+		e.background.Go(n.send)
 	}
 	return n
-}
-
-// close must be called before the pool is closed.
-func (n *notifier) close() {
-	n.mu.Lock()
-	n.cancel() // no goroutine is started from here on
-	n.mu.Unlock()
-	n.work.Wait()
 }
 
 // signal sends a value without blocking, unless one is pending.
@@ -106,12 +94,12 @@ func (n *notifier) channel() string { return n.engine.opts.Schema + "_commits" }
 func (n *notifier) send() {
 	for {
 		select {
-		case <-n.ctx.Done():
+		case <-n.engine.stopped.Done():
 			return
 		case <-n.dirty:
 		}
 		_ = n.notify() // if it fails, a hint is lost; waiting callers poll as well
-		if !pace.Pause(n.ctx, notifyPace) {
+		if !pace.Pause(n.engine.stopped, notifyPace) {
 			return
 		}
 	}
@@ -119,12 +107,12 @@ func (n *notifier) send() {
 
 // notify sends one notification. It takes no slot of the bulkhead, because it waits for no row.
 func (n *notifier) notify() error {
-	conn, done, err := n.engine.connect(n.ctx, forRead)
+	conn, done, err := n.engine.connect(n.engine.stopped, forRead)
 	if err != nil {
 		return err
 	}
 	defer done()
-	_, err = conn.Exec(n.ctx, sqlNotify, n.channel(), n.payload())
+	_, err = conn.Exec(n.engine.stopped, sqlNotify, n.channel(), n.payload())
 	return err
 }
 
@@ -140,10 +128,6 @@ func (e *engine) Wakeups(ctx context.Context) (ch <-chan struct{}, err error) {
 // other handles.
 func (n *notifier) await(ctx context.Context, add func()) error {
 	n.mu.Lock()
-	if n.ctx.Err() != nil {
-		n.mu.Unlock()
-		return runstore.ErrClosed
-	}
 	add()
 	ready := n.watch()
 	n.mu.Unlock()
@@ -152,7 +136,7 @@ func (n *notifier) await(ctx context.Context, add func()) error {
 		return nil
 	case <-ctx.Done():
 		return outcome.Unavailable(ctx.Err())
-	case <-n.engine.closed:
+	case <-n.engine.stopped.Done():
 		return runstore.ErrClosed
 	}
 }
@@ -165,9 +149,9 @@ func (n *notifier) watch() (ready chan struct{}) {
 		begun := sync.OnceFunc(func() { close(n.ready) })
 		if n.engine.opts.Pooled {
 			begun()
-			n.work.Go(n.poll)
+			n.engine.background.Go(n.poll)
 		} else {
-			n.work.Go(func() { n.listen(begun) })
+			n.engine.background.Go(func() { n.listen(begun) })
 		}
 	}
 	return n.ready
@@ -176,15 +160,15 @@ func (n *notifier) watch() (ready chan struct{}) {
 // listen wakes the callers that wait on this handle, over a connection of its own. It reconnects
 // until the handle is closed.
 func (n *notifier) listen(ready func()) {
-	for pause := time.Duration(0); n.ctx.Err() == nil; {
+	for pause := time.Duration(0); n.engine.stopped.Err() == nil; {
 		listened := false
-		if err := n.listenOnce(func() { listened = true; ready() }); err != nil && n.ctx.Err() == nil {
+		if err := n.listenOnce(func() { listened = true; ready() }); err != nil && n.engine.stopped.Err() == nil {
 			n.engine.opts.Logger.Warn("tapestore: the connection for notifications was lost; polling goes on", "error", err)
 		}
 		ready()  // callers that wait for the first connection poll meanwhile
 		n.wake() // a notification may have been missed
 		pause = listenPause(pause, listened)
-		if !pace.Pause(n.ctx, pause) {
+		if !pace.Pause(n.engine.stopped, pause) {
 			return
 		}
 	}
@@ -205,17 +189,17 @@ func (n *notifier) listenOnce(ready func()) error {
 	config.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.DeadlineContextWatcherHandler{Conn: c.Conn()}
 	}
-	conn, err := n.engine.connectAlone(n.ctx, config)
+	conn, err := n.engine.connectAlone(n.engine.stopped, config)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		bound, cancel := context.WithTimeout(context.WithoutCancel(n.ctx), time.Second)
+		bound, cancel := context.WithTimeout(context.WithoutCancel(n.engine.stopped), time.Second)
 		defer cancel()
 		_ = conn.Close(bound) // it only listened
 	}()
 	// The server may fall silent before it replies; callers wait for the first LISTEN.
-	ctx, cancel := context.WithTimeout(n.ctx, cmp.Or(config.ConnectTimeout, connectTimeout))
+	ctx, cancel := context.WithTimeout(n.engine.stopped, cmp.Or(config.ConnectTimeout, connectTimeout))
 	defer cancel()
 	if _, err := conn.Exec(ctx, "LISTEN "+n.channel()); err != nil {
 		return err
@@ -223,7 +207,7 @@ func (n *notifier) listenOnce(ready func()) error {
 	n.wakeRuns("") // a notification may have been missed
 	ready()
 	for {
-		notification, err := conn.WaitForNotification(n.ctx)
+		notification, err := conn.WaitForNotification(n.engine.stopped)
 		if err != nil {
 			return err
 		}
@@ -234,9 +218,9 @@ func (n *notifier) listenOnce(ready func()) error {
 // poll wakes the callers that wait on this handle when there are new events.
 func (n *notifier) poll() {
 	var last int64
-	for pace.Pause(n.ctx, pollPace) {
+	for pace.Pause(n.engine.stopped, pollPace) {
 		var now int64
-		err := n.engine.readOnce(n.ctx, func(q *query) error {
+		err := n.engine.readOnce(n.engine.stopped, func(q *query) error {
 			return q.each(sqlFeedLastPosition, nil, []any{&now}, func() error { return nil })
 		})
 		if err == nil && now != last {

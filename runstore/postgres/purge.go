@@ -61,12 +61,7 @@ const (
 // closed. It repeats the collecting, with growing pauses, until no garbage is left: the step that an ended
 // context interrupted may still have its run locked, and the server may be unreachable.
 func (e *engine) collectLeft() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		<-e.closed
-		cancel()
-	}()
+	ctx := e.stopped
 	for {
 		select {
 		case <-e.leftGarbage:

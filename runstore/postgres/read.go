@@ -10,7 +10,6 @@ import (
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/adapter"
-	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 type nullTime = pgtype.Timestamptz
@@ -45,24 +44,9 @@ func scanEach(rows pgx.Rows, targets []any, f func() error) error {
 	return rows.Err()
 }
 
-// read runs f on a connection and retries it while the server is unreachable. A retry is always
-// safe, because a read changes nothing.
+// read runs f on a connection and retries it while the server is unreachable.
 func (e *engine) read(ctx context.Context, f func(q *query) error) error {
-	for t := e.backoff(); ; {
-		err := e.readOnce(ctx, f)
-		if err == nil || outcome.Definite(err) {
-			return err
-		}
-		switch classify(err) {
-		case classClosed:
-			return runstore.ErrClosed
-		case classRolledBack:
-			return e.rejected(ctx, err)
-		}
-		if ctx.Err() != nil || !t.More(ctx) {
-			return outcome.Unavailable(outcome.Cause(ctx, err))
-		}
-	}
+	return e.retry(ctx, func() error { return e.readOnce(ctx, f) }, nil)
 }
 
 // readOnce runs f on a connection, without retries.

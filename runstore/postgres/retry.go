@@ -11,11 +11,42 @@ import (
 	"github.com/tapestore/tapestore/runstore/adapter/rules"
 )
 
-// perform sends a write until its outcome is known. It retries a write that was not applied if the
-// error is retryable. If a write may have been applied, perform settles it first.
+// retry attempts an operation until its outcome is known. It repeats an attempt that was not applied if the
+// error is retryable. After an attempt that may have been applied it calls settle, which reports whether the
+// attempt was applied; if it was not and never will be, retry repeats it. For an operation that may be
+// applied twice, such as a read, settle is nil.
+func (e *engine) retry(ctx context.Context, attempt func() error, settle func(t *outcome.Backoff) (applied bool, err error)) error {
+	for t := e.backoff(); ; {
+		err := attempt()
+		if err == nil || outcome.Definite(err) {
+			return err
+		}
+		switch class := classify(err); {
+		case class == classClosed:
+			return runstore.ErrClosed
+		case class == classRolledBack:
+			return e.rejected(ctx, err)
+		case class == classAmbiguous && settle != nil:
+			if ctx.Err() != nil {
+				return outcome.Unknown(outcome.Cause(ctx, err))
+			}
+			if applied, unsettled := settle(t); unsettled != nil {
+				return outcome.Unknown(errors.Join(err, unsettled))
+			} else if applied {
+				return nil
+			}
+		}
+		if !t.More(ctx) {
+			return outcome.Unavailable(outcome.Cause(ctx, err))
+		}
+	}
+}
+
+// perform sends a write until its outcome is known.
 func (e *engine) perform(ctx context.Context, r *request) (*writeResult, error) {
 	r.ctx = ctx
-	for t := e.backoff(); ; {
+	result := &r.result
+	err := e.retry(ctx, func() error {
 		err := e.refreshBase(ctx, r.fence.Token().Epoch())
 		r.epoch, _ = e.positions.current()
 		r.nonce, r.timed = newNonce(), e.timed.has(r)
@@ -24,34 +55,26 @@ func (e *engine) perform(ctx context.Context, r *request) (*writeResult, error) 
 		} else if classify(err) == classAmbiguous { // only a read was sent
 			err = notSent{err}
 		}
-		if err == nil {
-			e.timed.learn(r)
-			if r.result.status == statusApplied && !r.heartbeat() {
-				e.notifier.committed(r)
-			}
-			return &r.result, nil
+		if err != nil {
+			return err
 		}
-		switch classify(err) {
-		case classClosed:
-			return nil, runstore.ErrClosed
-		case classRolledBack:
-			return nil, e.rejected(ctx, err)
-		case classRetryable:
-		case classAmbiguous:
-			if ctx.Err() != nil {
-				return nil, outcome.Unknown(outcome.Cause(ctx, err))
-			}
-			if known, unsettled := e.settle(ctx, r, t); unsettled != nil {
-				return nil, outcome.Unknown(errors.Join(err, unsettled))
-			} else if known != nil {
-				e.notifier.committed(r)
-				return known, nil
-			}
+		e.timed.learn(r)
+		if r.result.status == statusApplied && !r.heartbeat() {
+			e.notifier.committed(r)
 		}
-		if !t.More(ctx) {
-			return nil, outcome.Unavailable(outcome.Cause(ctx, err))
+		return nil
+	}, func(t *outcome.Backoff) (applied bool, err error) {
+		settled, err := e.settle(ctx, r, t)
+		if settled != nil {
+			result = settled
+			e.notifier.committed(r)
 		}
+		return settled != nil, err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return result, nil
 }
 
 // settle returns the result of an ambiguous write, or nil if the write was not applied and never

@@ -13,7 +13,8 @@ import (
 type statement struct {
 	sql      string
 	args     []any
-	read     func(rows pgx.Rows, a *writeResult) error
+	read     func(rows pgx.Rows, a *writeResult) error // reads its one row; nil if the statement returns none
+	err      error                                     // of this statement, in a batch that failed
 	requests []*request
 	form     form   // for a commit
 	base     *int64 // of the positions, if the handle adds it
@@ -208,15 +209,19 @@ func (e *engine) sendBatch(ctx context.Context, conn *pgx.Conn, all []*statement
 			err = scanRow(rows, st, &answers[i])
 			rows.Close()
 		}
-		if err != nil {
+		if st.err = err; err != nil {
 			return errors.Join(err, results.Close())
 		}
 	}
 	return results.Close() // returns the error of the commit itself
 }
 
-// scanRow reads the one row that st returns into a.
+// scanRow reads the one row that st returns, if it returns any, into a.
 func scanRow(rows pgx.Rows, st *statement, a *writeResult) error {
+	if st.read == nil {
+		rows.Close()
+		return rows.Err()
+	}
 	if !rows.Next() {
 		if err := rows.Err(); err != nil {
 			return err

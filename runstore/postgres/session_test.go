@@ -140,6 +140,41 @@ func TestOtherIsolationIsRefused(t *testing.T) {
 	}
 }
 
+// Every operation of an open handle reports the setting that its new connections refuse, instead of repeating
+// its attempts and reporting that the server is unavailable.
+func TestWritesReturnWhatTheirConnectionRefuses(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	conn := connect(t, address)
+	s := open(t, with(address, "pooled=yes", "retry_timeout=2s", "pool_max_conns=1"))
+	leases := []runstore.Lease{hold(t, s, "run"), hold(t, s, "other")}
+	onDB(t, conn, `default_transaction_isolation = 'repeatable read'`)
+	exec(t, conn, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	ctx := t.Context()
+	for _, operation := range []struct {
+		name string
+		do   func() error
+	}{
+		{"read", func() error { _, err := s.GetRun(ctx, "run"); return err }}, // finds the connection broken
+		{"commit", func() error { _, err := s.Commit(ctx, appending(leases[0], "x")); return err }},
+		{"commit over several runs", func() error {
+			_, err := s.CommitMulti(ctx, []runstore.Batch{appending(leases[0], "x"), appending(leases[1], "x")})
+			return err
+		}},
+		{"renewal", func() error {
+			_, err := s.RenewLease(ctx, runstore.RenewRequest{Fence: leases[0].Fence(), TTL: time.Minute})
+			return err
+		}},
+		{"raise of the epoch", func() error { _, err := s.RaiseEpoch(ctx, "test"); return err }},
+	} {
+		err := operation.do()
+		var limit *runstore.InputError
+		if errors.Is(err, runstore.ErrUnavailable) || !errors.As(err, &limit) || limit.Field != "default_transaction_isolation" {
+			t.Errorf("%s: got error %v, want one that names default_transaction_isolation and is not ErrUnavailable", operation.name, err)
+		}
+	}
+}
+
 // The server looks after half a minute whether a silent client's host is still there, unless the caller's
 // configuration says otherwise.
 func TestSessionSettings(t *testing.T) {

@@ -57,7 +57,6 @@ type engine struct {
 	bulkhead  bulkhead
 	positions positions
 	notifier  *notifier
-	mover     *mover
 	timed     timedLeases
 	sqlCache  sync.Map // statements rewritten for Options.Schema, by their original text
 
@@ -65,8 +64,11 @@ type engine struct {
 	migrated    atomic.Bool   // whether the schema is known to have this program's version
 	collectRows atomic.Int32  // how many rows the next step of collecting deletes
 	leftGarbage chan struct{} // holds a value if the background is to collect garbage
-	closed      chan struct{} // closed when Close begins
-	background  sync.WaitGroup
+	moving      atomic.Bool   // entries of renewed leases are being moved, see moveBehindLeases
+
+	stopped    context.Context // ends when Close begins
+	stop       context.CancelFunc
+	background sync.WaitGroup // started in setUp and by operations in flight
 }
 
 // Open opens the store in the database that config connects to, and creates or migrates its schema
@@ -112,7 +114,8 @@ func newEngine(options *Options, conns int) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{opts: opts, clock: localclock.New(opts.Clock), closed: make(chan struct{})}
+	e := &engine{opts: opts, clock: localclock.New(opts.Clock)}
+	e.stopped, e.stop = context.WithCancel(context.Background())
 	e.coalescer = appendCoalescer{freeSlots: maxInFlight, sendOne: e.sendGroup, sendMulti: e.appendMulti}
 	e.queues = runQueues{all: map[runstore.RunID]*runQueue{}, sendGroup: e.coalescer.submit}
 	e.bulkhead = newBulkhead(conns)
@@ -127,7 +130,7 @@ func (e *engine) setUp(ctx context.Context, config *pgx.ConnConfig) error {
 	if err := e.begin(ctx, config); err != nil {
 		return err
 	}
-	e.notifier, e.mover = newNotifier(e), newMover(e)
+	e.notifier = newNotifier(e)
 	if more, err := e.collectOnce(ctx, nil); more || err != nil { // a crash may have left much garbage
 		signal(e.leftGarbage)
 	}
@@ -158,14 +161,13 @@ func (e *engine) begin(ctx context.Context, config *pgx.ConnConfig) error {
 
 // Close implements adapter.Core. Operations in flight that wait for a connection or a slot fail
 // with ErrClosed.
-func (e *engine) Close(<-chan struct{}) error {
-	close(e.closed)
-	e.background.Wait()
-	e.notifier.close()
-	e.mover.close()
+func (e *engine) Close(idle <-chan struct{}) error {
+	e.stop()
 	if !e.shared {
 		e.pool.Close() // waits for the connections that operations in flight hold
 	}
+	<-idle
+	e.background.Wait()
 	return nil
 }
 
