@@ -153,12 +153,13 @@ func EmptyGarbage(ctx context.Context, s *Store) {
 	s.engine.garbage.deleteReady(byTest(ctx))
 }
 
-// AgeGarbage makes what a handle is to delete look as if it had been found long ago.
-func AgeGarbage(s *Store) {
+// AgeGarbage makes what a handle is to delete look as if it had been found that long ago.
+func AgeGarbage(s *Store, age time.Duration) {
+	found := s.engine.clock.local.Read().Add(-age)
 	for _, all := range [][]garbageRow{s.engine.garbage.ready, s.engine.garbage.waiting} {
 		for i := range all {
 			if !all[i].at.IsZero() {
-				all[i].at = all[i].at.Add(-time.Hour)
+				all[i].at = found
 			}
 		}
 	}

@@ -48,7 +48,7 @@ func TestGarbageOfALostHistoryStays(t *testing.T) {
 	if _, err := s.RaiseEpoch(t.Context(), "failover"); err != nil {
 		t.Fatal(err)
 	}
-	bigtable.AgeGarbage(old)
+	bigtable.AgeGarbage(old, time.Hour)
 	bigtable.EmptyGarbage(t.Context(), old)
 	found, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"large", "cold"}})
 	if err != nil || len(found) != 2 {
