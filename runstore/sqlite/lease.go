@@ -39,7 +39,7 @@ func (tx *tx) create(spec runstore.RunSpec) (created runstore.Created, err error
 		}
 	}
 	if r == nil {
-		if _, err := tx.c.one(tx.ctx, sqlRunInsert, blob(spec.ID)); err != nil {
+		if _, err := tx.c.exec(tx.ctx, sqlRunInsert, blob(spec.ID)); err != nil {
 			return created, err
 		}
 		if r, err = tx.load(spec.ID); err != nil {
