@@ -181,23 +181,21 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			// the rows that were written ahead must stay.
 			ticket.lostRace(ctx, s, r, n.epoch)
 			r.forget()
-			err = s.load(ctx, r, n)
-			switch {
-			case err != nil || refusal != nil: // a refusal is decided again
-			case ambiguous || r.head.remembers(e.head.Rev):
+			if err = s.load(ctx, r, n); err == nil && refusal == nil { // a refusal is decided again
 				swapped, err = s.isApplied(ctx, r.id, e, &r.head)
-				if errors.Is(err, errLongAgo) && r.results != nil && e.resultShows(&r.head) {
-					if _, fresh = r.results[e.result.name()]; fresh {
-						continue // the decision finds this result, which a later read may not find
+				if errors.Is(err, errLongAgo) {
+					shown := r.results != nil && e.resultShows(&r.head)
+					if shown {
+						if _, fresh = r.results[e.result.name()]; fresh {
+							continue // the decision finds this result, which a later read may not find
+						}
 					}
-					err, orphans = nil, nil // it is decided again
-				}
-			case len(orphans) > 0:
-				// The handle was far behind when it sent its only copy, which found another revision. An unseen
-				// repeat would look the same if that many writes came between its copies. If the journal does not
-				// show whether it was applied, the rows that were written ahead stay as after a crash.
-				if swapped, err = s.isApplied(ctx, r.id, e, &r.head); err != nil {
-					swapped, err, orphans = false, nil, nil
+					// It is decided again. If neither the journal nor the results show whether it was applied, but the
+					// handle sent one copy, it was far behind when it sent that. An unseen repeat would look the same if
+					// so many writes came between its copies. So the rows that were written ahead stay as after a crash.
+					if shown || !ambiguous {
+						err, orphans = nil, nil
+					}
 				}
 			}
 			if err != nil {

@@ -199,12 +199,6 @@ func (h *head) wrote(rev int64, nonce uint64) (wrote, known bool) {
 	return binary.BigEndian.Uint64(h.Nonces[i:]) == nonce, true
 }
 
-// remembers reports whether the head shows which write made revision rev.
-func (h *head) remembers(rev int64) bool {
-	_, known := h.wrote(rev, 0)
-	return known
-}
-
 // revision returns the value of the small cell. It is different for each write.
 func (h *head) revision() []byte {
 	return append([]byte(be64(h.Rev)), h.Nonces[:8]...)

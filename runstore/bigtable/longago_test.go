@@ -15,30 +15,41 @@ import (
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
 
-// loseOne commits b to "run". The first request gets no answer, and arrives only if made is set. Before
-// loseOne sends the second one it calls since with another handle.
-func loseOne(t testing.TB, b runstore.Batch, made bool, since func(other *bigtable.Store, tbl *client.Table, l runstore.Lease)) (s *bigtable.Store, done runstore.Committed, err error) {
+// What happens to the first request of a commit. The adapter sends a lost one again. Of one that is sent twice
+// unseen, as by a retry policy in the caller's dial options, it gets the second reply.
+const (
+	requestLost = "the request is lost"
+	replyLost   = "the reply is lost"
+	sentTwice   = "the request is sent twice, unseen"
+)
+
+// harmOne commits b to "run", and harms the first request. Between the two copies it calls since with another
+// handle.
+func harmOne(t testing.TB, b runstore.Batch, harm string, since func(other *bigtable.Store, tbl *client.Table, l runstore.Lease)) (s *bigtable.Store, done runstore.Committed, err error) {
 	t.Helper()
 	table := newTable(t)
 	var other *bigtable.Store
 	var lease runstore.Lease
-	lost := false
+	armed := false
 	s = openBare(t, table, meddle(func(_ context.Context, send func() error) error {
-		if !lost {
+		if !armed {
 			return send()
 		}
-		lost = false
-		if made {
+		armed = false
+		if harm != requestLost {
 			if err := send(); err != nil {
 				t.Error(err)
 			}
 		}
 		since(other, raw(t, table), lease)
+		if harm == sentTwice {
+			return send()
+		}
 		return status.Error(codes.Unavailable, "lost")
 	}))
 	other = openBare(t, table)
 	lease = hold(t, s, "run")
-	lost = true
+	armed = true
 	done, err = s.Commit(t.Context(), b)
 	return s, done, err
 }
@@ -51,15 +62,16 @@ func overtake(t testing.TB, s *bigtable.Store) {
 	}
 }
 
-// A write whose reply was lost, of a run that has had more writes since than its head remembers, is found in
-// the journal if it has events, whether these are sealed or not. So it is made once, and its outcome is known.
+// A write whose reply was lost, or whose request was sent twice unseen, of a run that has had more writes since
+// than its head remembers, is found in the journal if it has events, whether these are sealed or not. So it is
+// applied once, and its outcome is known.
 func TestJournalShowsWritesOfLongAgo(t *testing.T) {
 	t.Parallel()
-	for _, made := range []bool{true, false} {
+	for _, harm := range []string{requestLost, replyLost, sentTwice} {
 		for _, sealed := range []bool{true, false} {
 			b := signal("run", "which?")
 			b.Append("signal", []byte("its second event"))
-			s, done, err := loseOne(t, b, made, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) {
+			s, done, err := harmOne(t, b, harm, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) {
 				overtake(t, other)
 				if sealed {
 					overtake(t, other)
@@ -67,7 +79,7 @@ func TestJournalShowsWritesOfLongAgo(t *testing.T) {
 				}
 			})
 			if err != nil {
-				t.Errorf("made %v, sealed %v: %v", made, sealed, err)
+				t.Errorf("%s, sealed %v: %v", harm, sealed, err)
 				continue
 			}
 			events, err := s.ReadJournal(t.Context(), "run", 1, 1000)
@@ -77,10 +89,10 @@ func TestJournalShowsWritesOfLongAgo(t *testing.T) {
 			first := slices.IndexFunc(events, func(e runstore.Event) bool { return string(e.Data) == "which?" })
 			others := slices.DeleteFunc(slices.Clone(events), func(e runstore.Event) bool { return string(e.Data) != "since" })
 			if len(events) != len(others)+2 || first < 0 || events[first].Seq != done.FirstSeq || done.LastSeq != done.FirstSeq+1 {
-				t.Errorf("made %v, sealed %v: %d events, %d of others, the batch at %d, which the commit reported as %+v", made, sealed, len(events), len(others), first+1, done)
+				t.Errorf("%s, sealed %v: %d events, %d of others, the batch at %d, which the commit reported as %+v", harm, sealed, len(events), len(others), first+1, done)
 			}
-			if made != (done.FirstSeq == 1) {
-				t.Errorf("made %v, sealed %v: the batch has seq %d", made, sealed, done.FirstSeq)
+			if (harm == requestLost) == (done.FirstSeq == 1) {
+				t.Errorf("%s, sealed %v: the batch has seq %d", harm, sealed, done.FirstSeq)
 			}
 		}
 	}
@@ -91,10 +103,10 @@ func TestOutcomeOfLongAgo(t *testing.T) {
 	t.Parallel()
 	put := runstore.NewBatch("run", runstore.Unguarded("test"))
 	put.Put("record", []byte("which?"))
-	for _, made := range []bool{true, false} {
-		_, _, err := loseOne(t, put, made, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) { overtake(t, other) })
+	for _, harm := range []string{requestLost, replyLost} {
+		_, _, err := harmOne(t, put, harm, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) { overtake(t, other) })
 		fails(t, err, runstore.ErrUnknownOutcome, bigtable.ErrLongAgo, runstore.Unknown)
-		s, _, err := loseOne(t, signal("run", "which?"), made, func(other *bigtable.Store, _ *client.Table, l runstore.Lease) {
+		s, _, err := harmOne(t, signal("run", "which?"), harm, func(other *bigtable.Store, _ *client.Table, l runstore.Lease) {
 			purge(t, other, l)
 			holdAnew(t, other, "run")
 			overtake(t, other)
@@ -107,18 +119,18 @@ func TestOutcomeOfLongAgo(t *testing.T) {
 // A write without events that has an id is found among the results of the row, or surely was not applied.
 func TestResultsShowWritesOfLongAgo(t *testing.T) {
 	t.Parallel()
-	for _, made := range []bool{true, false} {
+	for _, harm := range []string{requestLost, replyLost, sentTwice} {
 		b := runstore.NewBatch("run", runstore.Unguarded("test"))
 		b.ID = "batch"
 		b.Put("record", []byte("value"))
-		s, done, err := loseOne(t, b, made, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) { overtake(t, other) })
-		if err != nil || done.Replayed != made {
-			t.Errorf("made %v: got %+v, %v", made, done, err)
+		s, done, err := harmOne(t, b, harm, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) { overtake(t, other) })
+		if err != nil || done.Replayed == (harm == requestLost) {
+			t.Errorf("%s: got %+v, %v", harm, done, err)
 			continue
 		}
 		records, err := s.ReadRecords(t.Context(), "run", runstore.RecordQuery{Keys: []runstore.RecordKey{"record"}})
 		if err != nil || len(records) != 1 || records[0].Version != done.Versions[0] {
-			t.Errorf("made %v: the record is %+v, %v, and the commit returned %+v", made, records, err, done)
+			t.Errorf("%s: the record is %+v, %v, and the commit returned %+v", harm, records, err, done)
 		}
 	}
 }
@@ -129,7 +141,7 @@ func TestDroppedResultsShowNothing(t *testing.T) {
 	t.Parallel()
 	b := signal("run", "which?")
 	b.ID = "batch"
-	s, _, err := loseOne(t, b, false, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) {
+	s, _, err := harmOne(t, b, requestLost, func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) {
 		commit(t, other, b)
 		for i := range bigtable.MaxResults {
 			later := signal("run", "since")
@@ -144,16 +156,18 @@ func TestDroppedResultsShowNothing(t *testing.T) {
 // Nor is the outcome known if the event is in a segment that is lost or damaged.
 func TestDamagedJournalShowsNothing(t *testing.T) {
 	t.Parallel()
-	for _, m := range []*client.Mutation{deleteRow(), damagedSegment()} {
-		_, _, err := loseOne(t, signal("run", "which?"), true, func(other *bigtable.Store, tbl *client.Table, _ runstore.Lease) {
-			overtake(t, other)
-			overtake(t, other)
-			seal(t, other, "run")
-			if err := tbl.Apply(t.Context(), slices.Min(slices.Collect(maps.Keys(segmentRows(t, tbl)))), m); err != nil {
-				t.Error(err)
-			}
-		})
-		fails(t, err, runstore.ErrUnknownOutcome, runstore.ErrUnknownOutcome, runstore.Unknown)
+	for _, harm := range []string{replyLost, sentTwice} {
+		for _, m := range []*client.Mutation{deleteRow(), damagedSegment()} {
+			_, _, err := harmOne(t, signal("run", "which?"), harm, func(other *bigtable.Store, tbl *client.Table, _ runstore.Lease) {
+				overtake(t, other)
+				overtake(t, other)
+				seal(t, other, "run")
+				if err := tbl.Apply(t.Context(), slices.Min(slices.Collect(maps.Keys(segmentRows(t, tbl)))), m); err != nil {
+					t.Error(err)
+				}
+			})
+			fails(t, err, runstore.ErrUnknownOutcome, runstore.ErrUnknownOutcome, runstore.Unknown)
+		}
 	}
 }
 

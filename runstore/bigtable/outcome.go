@@ -78,5 +78,8 @@ func (s *engine) hasAppended(ctx context.Context, id runstore.RunID, e *edit) (a
 			appended, known = one.meta.Nonce == e.nonce, true
 		}
 	}
+	if err == nil && !known {
+		err = errMissing{id} // the segment is lost, or the run was purged meanwhile
+	}
 	return appended, known, err
 }
