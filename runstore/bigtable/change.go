@@ -273,11 +273,7 @@ func (s *engine) load(ctx context.Context, r *cachedRun, n needs) error {
 	if err != nil {
 		return err
 	}
-	if !r.known || string(found.stored) != string(r.stored) {
-		r.forget()
-		r.records = map[runstore.RecordKey]*recordMeta{}
-	}
-	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
+	r.learn(found)
 	if n.epoch && found.stored != nil { // a row without a head has cells of a history that the store has lost
 		r.former, r.terms = cell(found.cells, familyOther, columnFormer), cell(found.cells, familyOther, columnTerms)
 		r.ended = cell(found.cells, familyOther, columnEnded)

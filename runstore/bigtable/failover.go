@@ -122,8 +122,7 @@ func (e *edit) hideGrants() {
 }
 
 // raiseRun raises a run to an epoch: it ends the grant of an earlier epoch, and gives all cells the new
-// stamp. The caller holds the run's lock. No caller's batch is part of it, so the error is never
-// ErrUnknownOutcome.
+// stamp. The caller holds the run's lock, and reads the run again.
 func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outcome.Backoff) error {
 	found, err := s.readRun(ctx, r.id,
 		wholeFamily(familyEvents), wholeFamily(familyRecords), wholeFamily(familyBatches), wholeFamily(familyFeed), wholeFamily(familyOther))
@@ -131,10 +130,7 @@ func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outc
 		r.forget()
 		return err
 	}
-	if string(found.stored) != string(r.stored) {
-		r.forget()
-	}
-	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
+	r.learn(found)
 	at, _ := s.clock.estimate()
 	e := newEdit(r, at)
 	e.tail = tail{}
@@ -161,19 +157,13 @@ func (s *engine) raiseRun(ctx context.Context, r *cachedRun, now *epoch, t *outc
 	}
 	e.placeRunnable()
 	e.rows, e.alongside = append(e.rows, e.alongside...), nil
-	if err := s.writeAll(ctx, e.rows); err != nil {
-		s.garbage.deleteOrphans(e.orphans()...) // some of them may have been written
+	applied, err := s.applyFirst(ctx, r, e, t)
+	if !applied {
+		if err == nil && !t.More(ctx) {
+			err = outcome.Unavailable(outcome.Cause(ctx, errBusy))
+		}
 		return err
 	}
-	swapped, _, err := s.swap(ctx, r, e, t, nil)
-	if err == nil && !swapped && !t.More(ctx) {
-		err = outcome.Unavailable(outcome.Cause(ctx, errBusy))
-	}
-	if err != nil || !swapped { // the caller reads the row again: a copy of the change may have been applied
-		r.forget()
-		return asUnavailable(r.id, err)
-	}
-	s.noteApplied(r, e)
 	r.forget()
 	if feeds {
 		s.feed.pending.add(r.id)

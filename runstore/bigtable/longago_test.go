@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	bigtableemulator "github.com/tapestore/tapestore/emulators/bigtable"
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
 )
@@ -26,6 +27,12 @@ const (
 // harmOne commits b to "run", and harms the first request. Between the two copies it calls since with another
 // handle.
 func harmOne(t testing.TB, b runstore.Batch, harm string, since func(other *bigtable.Store, tbl *client.Table, l runstore.Lease)) (s *bigtable.Store, done runstore.Committed, err error) {
+	t.Helper()
+	return harmAfter(t, func(bigtableemulator.TableName, *bigtable.Store) {}, b, harm, since)
+}
+
+// harmAfter is harmOne after first, which gets the table and the handle of the commit.
+func harmAfter(t testing.TB, first func(bigtableemulator.TableName, *bigtable.Store), b runstore.Batch, harm string, since func(other *bigtable.Store, tbl *client.Table, l runstore.Lease)) (s *bigtable.Store, done runstore.Committed, err error) {
 	t.Helper()
 	table := newTable(t)
 	var other *bigtable.Store
@@ -49,6 +56,7 @@ func harmOne(t testing.TB, b runstore.Batch, harm string, since func(other *bigt
 	}))
 	other = openBare(t, table)
 	lease = hold(t, s, "run")
+	first(table, s)
 	armed = true
 	done, err = s.Commit(t.Context(), b)
 	return s, done, err
@@ -113,6 +121,19 @@ func TestOutcomeOfLongAgo(t *testing.T) {
 		})
 		fails(t, err, runstore.ErrUnknownOutcome, bigtable.ErrLongAgo, runstore.Unknown)
 		seqs(t, s, bigtable.MaxNonces+1)
+	}
+}
+
+// The outcome of a raise of the run before the write does not matter: the run is read again.
+func TestRaiseOfLongAgo(t *testing.T) {
+	t.Parallel()
+	for _, harm := range []string{requestLost, replyLost, sentTwice} {
+		s, _, err := harmAfter(t, func(table bigtableemulator.TableName, s *bigtable.Store) { cutRaise(t, table, s) }, signal("run", ""), harm,
+			func(other *bigtable.Store, _ *client.Table, _ runstore.Lease) { overtake(t, other) })
+		if err != nil {
+			t.Errorf("%s: %v", harm, err)
+		}
+		seqs(t, s, bigtable.MaxNonces+2)
 	}
 }
 

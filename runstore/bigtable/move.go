@@ -110,11 +110,7 @@ func (s *engine) newMover(ctx context.Context, r *cachedRun) (*mover, *row, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	if !r.known || string(at.stored) != string(r.stored) {
-		r.forget()
-		r.known, r.stored, r.head, r.beat = true, at.stored, at.head, at.beat
-		r.records = map[runstore.RecordKey]*recordMeta{}
-	}
+	r.learn(at)
 	m := &mover{edit: newEdit(r, runstore.FromMicros(r.head.Time)), fingerprints: fingerprints{exact: true}}
 	m.list, m.move = &moveList{generation: r.head.Generation, stamp: r.head.Stamp}, coldMove{m.head.Rev, m.nonce}
 	if list != nil {
@@ -275,40 +271,21 @@ func (s *engine) rewrite(ctx context.Context, r *cachedRun, t *outcome.Backoff) 
 	return applied && page.cut, err
 }
 
-// makeMove writes the rows of a move, and then applies it. No caller sees an effect of a move, so its
-// error is never ErrUnknownOutcome.
+// makeMove applies a move.
 func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcome.Backoff) (applied bool, err error) {
 	if m.head.MarkRev == 0 {
 		m.setMark()
 	}
 	m.rows = append(m.rows, m.fingerprints.row(fingerprintKey(r.id, m.list.generation, m.move), m.head.Stamp))
 	m.set(familyOther, columnCold, m.list.encode())
-	if err := s.writeAll(ctx, m.rows); err != nil {
-		s.garbage.deleteOrphans(m.orphans()...) // some of them may have been written
+	before := r.head.moveListID()
+	if applied, err = s.applyFirst(ctx, r, m.edit, t); !applied {
 		return false, err
 	}
-	applied, _, err = s.swap(ctx, r, m.edit, t, nil)
-	if err == nil && !applied {
-		var now *row
-		if now, err = s.readRun(ctx, r.id); err == nil {
-			if applied, err = s.isApplied(ctx, r.id, m.edit, &now.head); err == nil && !applied {
-				s.garbage.deleteOrphans(m.orphans()...)
-			}
-		}
-	}
-	if err != nil && !m.tried {
-		s.garbage.deleteOrphans(m.orphans()...)
-	}
-	if err != nil || !applied {
-		r.forget() // if the outcome is unknown, the rows stay as after a crash
-		return false, asUnavailable(r.id, err)
-	}
-	before := r.head.moveListID()
 	if before.last == 0 {
 		before = r.fingerprints.of // a run without cold records has none
 		s.runs.setFingerprints(r, fingerprints{of: before, exact: true})
 	}
-	s.noteApplied(r, m.edit)
 	if !r.known { // other writes were applied after it
 		return true, nil
 	}
@@ -316,6 +293,33 @@ func (s *engine) makeMove(ctx context.Context, r *cachedRun, m *mover, t *outcom
 		s.runs.setFingerprints(r, r.fingerprints.with(m.fingerprints, m.list.id()))
 	}
 	return true, nil
+}
+
+// applyFirst applies a change that precedes a caller's write: a move of records, the raise of a run. It writes the
+// rows of the change and swaps the head. If the revision was another one, it finds out whether a copy of the change
+// was applied. No caller sees an effect of the change, so the error is never ErrUnknownOutcome. Unless the change was
+// applied, the caller has to read the run again.
+func (s *engine) applyFirst(ctx context.Context, r *cachedRun, e *edit, t *outcome.Backoff) (applied bool, err error) {
+	if err = s.writeAll(ctx, e.rows); err == nil {
+		applied, _, err = s.swap(ctx, r, e, t, nil)
+	}
+	if err == nil && !applied {
+		var found *row
+		if found, err = s.readRun(ctx, r.id); err == nil {
+			applied, err = s.isApplied(ctx, r.id, e, &found.head)
+		}
+	}
+	if applied {
+		s.noteApplied(r, e)
+		return true, nil
+	}
+	if err == nil || !e.tried { // otherwise the rows stay as after a crash
+		s.garbage.deleteOrphans(e.orphans()...)
+	}
+	if r.forget(); errors.Is(err, errLongAgo) {
+		return false, nil
+	}
+	return false, asUnavailable(r.id, err)
 }
 
 // asUnavailable converts the error of a change that precedes a caller's write (the move of records, the raise of

@@ -168,6 +168,15 @@ func (rs *runCache) evict() {
 	}
 }
 
+// learn remembers what was read of the run. What else the handle remembers stays if the revision is still the same.
+func (r *cachedRun) learn(found *row) {
+	if !r.known || string(found.stored) != string(r.stored) {
+		r.forget()
+		r.records = map[runstore.RecordKey]*recordMeta{}
+	}
+	r.known, r.stored, r.head, r.beat = true, found.stored, found.head, found.beat
+}
+
 // forget drops what the handle remembers, so that the next operation reads the run.
 func (r *cachedRun) forget() {
 	r.known, r.stored, r.records, r.all, r.results, r.tail = false, nil, nil, false, nil, tail{}

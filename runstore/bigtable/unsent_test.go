@@ -3,6 +3,7 @@ package bigtable_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"testing"
 	"time"
@@ -16,13 +17,9 @@ import (
 	"github.com/tapestore/tapestore/runstore/serving"
 )
 
-// TestLostReplyBeforeTheWrite checks that a commit is not applied, and returns ErrUnavailable, if the reply is
-// lost to the conditional mutation that raises its run.
-func TestLostReplyBeforeTheWrite(t *testing.T) {
-	t.Parallel()
-	table := newTable(t)
-	s := openBare(t, table)
-	commit(t, s, appending(hold(t, s, "run"), "event"))
+// cutRaise raises the epoch, but not that of "run".
+func cutRaise(t testing.TB, table bigtableemulator.TableName, s *bigtable.Store) {
+	t.Helper()
 	refused := server(t).Refuse(0, func(c bigtableemulator.Call) bool {
 		return served(table, swaps)(c) && string(c.Row) == bigtable.RunKey("run")
 	})
@@ -33,7 +30,16 @@ func TestLostReplyBeforeTheWrite(t *testing.T) {
 	}); err == nil {
 		t.Fatal("the raise was finished")
 	}
-	refused.Stop()
+}
+
+// TestLostReplyBeforeTheWrite checks that a commit is not applied, and returns ErrUnavailable, if the reply is
+// lost to the conditional mutation that raises its run.
+func TestLostReplyBeforeTheWrite(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table)
+	commit(t, s, appending(hold(t, s, "run"), "event"))
+	cutRaise(t, table, s)
 	lost := server(t).DropReplies(0, served(table, swaps))
 	defer lost.Stop()
 	err := cutAt(t, lost, func(ctx context.Context) error {
@@ -43,6 +49,33 @@ func TestLostReplyBeforeTheWrite(t *testing.T) {
 	lost.Stop()
 	fails(t, err, runstore.ErrUnavailable, context.Canceled, runstore.NotApplied)
 	seqs(t, s, 1)
+}
+
+// TestUnsentRaiseDeletesItsRows checks that a raise of a run leaves neither its mark nor its index entry if the
+// context ends after it has written them, and before its conditional mutation is sent.
+func TestUnsentRaiseDeletesItsRows(t *testing.T) {
+	t.Parallel()
+	table, ends := newTable(t), func() {}
+	s, tbl := openBare(t, table, afterWrites(func() { ends() })), raw(t, table)
+	b := appending(hold(t, s, "run"), "event")
+	b.Runnable = runstore.After(0) // the raise ends the grant, and writes a new entry
+	commit(t, s, b)
+	cutRaise(t, table, s)
+	count := func() string {
+		bigtable.EmptyGarbage(t.Context(), s)
+		return fmt.Sprintf("%d marks and %d index entries", len(keys(t, tbl, "m")), len(keys(t, tbl, "i")))
+	}
+	want := count()
+	ctx, cancel := context.WithCancel(t.Context())
+	ends = cancel
+	_, err := s.Commit(ctx, signal("run", "unsent"))
+	ends = func() {}
+	fails(t, err, runstore.ErrUnavailable, context.Canceled, runstore.NotApplied)
+	if got := count(); got != want {
+		t.Errorf("got %s, want %s as before", got, want)
+	}
+	commit(t, s, signal("run", "sent"))
+	seqs(t, s, 2)
 }
 
 // TestUnavailableHasACause checks that the error of a request that precedes a write has a cause, whether or not
@@ -123,21 +156,26 @@ func TestRenewedLeaseIsLive(t *testing.T) {
 	}
 }
 
-// TestUnsentWriteDeletesItsValues checks that a write whose context ends after it has written its large values, and
-// before its conditional mutation is sent, is not applied, and leaves none of them.
-func TestUnsentWriteDeletesItsValues(t *testing.T) {
-	t.Parallel()
-	table, ends := newTable(t), func() {}
-	s, tbl := openBare(t, table, func(o *bigtable.Options) {
+// afterWrites has f called each time a handle has written rows for an operation.
+func afterWrites(f func()) func(*bigtable.Options) {
+	return func(o *bigtable.Options) {
 		o.DialOptions = append(o.DialOptions,
 			grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, begin grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 				stream, err := begin(ctx, desc, cc, method, opts...)
 				if path.Base(method) != writes || serving.Operation(ctx) == "" {
 					return stream, err
 				}
-				return &watched{stream, ends}, err
+				return &watched{stream, f}, err
 			}))
-	}), raw(t, table)
+	}
+}
+
+// TestUnsentWriteDeletesItsValues checks that a write whose context ends after it has written its large values, and
+// before its conditional mutation is sent, is not applied, and leaves none of them.
+func TestUnsentWriteDeletesItsValues(t *testing.T) {
+	t.Parallel()
+	table, ends := newTable(t), func() {}
+	s, tbl := openBare(t, table, afterWrites(func() { ends() })), raw(t, table)
 	hold(t, s, "run")
 	b := heavy("run")
 	b.Runnable = runstore.When{} // its entry would be written at the same time as the head
