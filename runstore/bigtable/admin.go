@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"cloud.google.com/go/bigtable"
-	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/iam/apiv1/iampb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
@@ -190,27 +189,16 @@ func (a *administration) check(ctx context.Context, r *admin.Report) {
 // profile checks the routing of the app profile.
 func (a *administration) profile(ctx context.Context, r *admin.Report) {
 	name := a.profileName()
-	instances, err := bigtable.NewInstanceAdminClient(ctx, a.opts.Project, a.clientOpts...)
-	if err != nil {
-		r.Warn("app profile", err.Error(), "see the message")
-		return
-	}
-	defer func() { _ = instances.Close() }() // no call is pending
-	var found *adminpb.AppProfile
-	err = a.retry(ctx, func(ctx context.Context) (err error) {
-		found, err = instances.GetAppProfile(ctx, a.opts.Instance, name)
-		return err
-	})
-	if err != nil {
+	problem, change, err := a.readProfile(ctx, a.clientOpts)
+	switch {
+	case err != nil:
 		r.Warn("app profile", fmt.Sprintf("%s cannot be read: %v", name, err),
 			"check by hand that it routes to a single cluster and allows single-row transactions; or grant bigtable.appProfiles.get")
-		return
-	}
-	if problem, change := a.judgeProfile(found); problem != "" {
+	case problem != "":
 		r.Fail("app profile", problem, change)
-		return
+	default:
+		r.OK("app profile", "%s routes to the cluster %s and allows single-row transactions", name, a.cluster)
 	}
-	r.OK("app profile", "%s routes to the cluster %s and allows single-row transactions", name, a.cluster)
 }
 
 // permissions asks which permissions the account has.

@@ -3,21 +3,21 @@ package bigtable
 import (
 	"context"
 
-	"cloud.google.com/go/bigtable"
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"google.golang.org/api/option"
 
 	"github.com/tapestore/tapestore/runstore/adapter/outcome"
 )
 
 // CheckProfile has a handle that does not exist yet look at its app profile. It returns
 // where the store would say that it is, and the error that opening would.
-func CheckProfile(ctx context.Context, o *Options, admin *bigtable.InstanceAdminClient) (incarnation string, err error) {
-	opts, err := o.withDefaults()
+func CheckProfile(ctx context.Context, o *Options, clientOpts ...option.ClientOption) (incarnation string, err error) {
+	s, err := newEngine(ctx, nil, o)
 	if err != nil {
 		return "", err
 	}
-	s := &engine{opts: opts}
-	if err := s.checkProfile(ctx, admin); err != nil {
+	defer s.stop()
+	if err := s.checkProfile(ctx, clientOpts); err != nil {
 		return "", outcome.Wrap("open bigtable store", "", outcome.NotApplied(ctx, err))
 	}
 	return s.incarnation(), nil

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	client "cloud.google.com/go/bigtable"
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
@@ -34,7 +33,8 @@ func (p *profiles) GetAppProfile(_ context.Context, req *adminpb.GetAppProfileRe
 	return p.reply, p.err
 }
 
-func (p *profiles) serve(t testing.TB) *client.InstanceAdminClient {
+// serve returns the options of a client of the profiles.
+func (p *profiles) serve(t testing.TB) []option.ClientOption {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,13 +44,8 @@ func (p *profiles) serve(t testing.TB) *client.InstanceAdminClient {
 	adminpb.RegisterBigtableInstanceAdminServer(s, p)
 	go func() { _ = s.Serve(l) }() // Stop ends it
 	t.Cleanup(s.Stop)
-	c, err := client.NewInstanceAdminClient(t.Context(), "project", option.WithEndpoint("passthrough:///"+l.Addr().String()),
-		option.WithoutAuthentication(), option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Close() })
-	return c
+	return []option.ClientOption{option.WithEndpoint("passthrough:///" + l.Addr().String()),
+		option.WithoutAuthentication(), option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials()))}
 }
 
 func single(cluster string, transactions bool) *adminpb.AppProfile {
@@ -88,7 +83,7 @@ func TestAppProfile(t *testing.T) {
 			var log strings.Builder
 			o := &bigtable.Options{Project: "project", Instance: "instance", Table: "table", AppProfile: tc.profile,
 				Logger: slog.New(slog.NewTextHandler(&log, nil))}
-			at, err := bigtable.CheckProfile(t.Context(), o, p.serve(t))
+			at, err := bigtable.CheckProfile(t.Context(), o, p.serve(t)...)
 			name := tc.profile
 			if name == "" {
 				name = "default"

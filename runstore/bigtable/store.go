@@ -175,12 +175,7 @@ func (s *engine) connect(ctx context.Context) error {
 		return err
 	}
 	if !s.emulated {
-		instances, err := bigtable.NewInstanceAdminClient(ctx, s.opts.Project, clientOpts...)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = instances.Close() }() // as above
-		if err := s.checkProfile(ctx, instances); err != nil {
+		if err := s.checkProfile(ctx, clientOpts); err != nil {
 			return err
 		}
 	}

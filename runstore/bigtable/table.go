@@ -11,6 +11,7 @@ import (
 
 	"cloud.google.com/go/bigtable"
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"google.golang.org/api/option"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -144,21 +145,34 @@ func (s *engine) readRestored(ctx context.Context, tables *bigtable.AdminClient)
 
 // checkProfile returns an error if the app profile does not allow conditional mutations. If the account may
 // not read app profiles, it logs a warning, and the first write fails.
-func (s *engine) checkProfile(ctx context.Context, instances *bigtable.InstanceAdminClient) error {
-	name := s.profileName()
-	profile, err := instances.GetAppProfile(ctx, s.opts.Instance, name)
-	if err != nil {
-		if c := status.Code(err); c == codes.PermissionDenied || c == codes.Unimplemented {
-			s.opts.Logger.Warn("bigtable: the app profile cannot be read; it must route to a single cluster and allow single-row transactions",
-				"profile", name, "error", err)
-			return nil
-		}
-		return err
-	}
-	if problem, change := s.judgeProfile(profile); problem != "" {
+func (s *engine) checkProfile(ctx context.Context, clientOpts []option.ClientOption) error {
+	problem, change, err := s.readProfile(ctx, clientOpts)
+	switch c := status.Code(err); {
+	case c == codes.PermissionDenied || c == codes.Unimplemented:
+		s.opts.Logger.Warn("bigtable: the app profile cannot be read; it must route to a single cluster and allow single-row transactions",
+			"profile", s.profileName(), "error", err)
+		return nil
+	case problem != "":
 		return outcome.Unavailable(fmt.Errorf("bigtable: the app profile %s; change it: %s", problem, change))
 	}
-	return nil
+	return err
+}
+
+// readProfile reads the app profile and judges it.
+func (s *engine) readProfile(ctx context.Context, clientOpts []option.ClientOption) (problem, change string, err error) {
+	instances, err := bigtable.NewInstanceAdminClient(ctx, s.opts.Project, clientOpts...)
+	if err != nil {
+		return "", "", err
+	}
+	defer func() { _ = instances.Close() }() // no call is pending
+	err = s.retry(ctx, func(ctx context.Context) error {
+		found, err := instances.GetAppProfile(ctx, s.opts.Instance, s.profileName())
+		if err == nil {
+			problem, change = s.judgeProfile(found)
+		}
+		return err
+	})
+	return problem, change, err
 }
 
 // judgeProfile sets the cluster if the app profile allows conditional mutations. Otherwise it returns the problem, and
