@@ -390,11 +390,13 @@ func (e *edit) grant(before rules.Head, req runstore.AcquireRequest) (runstore.G
 	}
 	e.stampBeat()
 	applied := runstore.Granted{Lease: granted.Lease(req.TTL), Former: granted.Holder.Former}
-	e.apply(req.Writes, applied.Token, applied.Owner, false)
-	if applied.Committed = e.done; !req.Writes.IsZero() {
-		e.keepResult(rules.GrantResult(req.Grant), result{Token: int64(applied.Token), Former: int(applied.Former)})
+	name := rules.GrantResult(req.Grant)
+	if req.Writes.IsZero() {
+		name = ""
 	}
-	return applied, e.checkFits()
+	err := e.apply(req.Writes, applied.Token, applied.Owner, false, name, result{Token: int64(applied.Token), Former: int(applied.Former)})
+	applied.Committed = e.done
+	return applied, err
 }
 
 // swap sends the conditional mutation that replaces the revision that the change was decided on. It reports

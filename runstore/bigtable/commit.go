@@ -68,14 +68,7 @@ func (s *engine) Commit(ctx context.Context, batch runstore.Batch) (done runstor
 		}
 		e := newEdit(r, now)
 		f := batch.Guards().Fence
-		e.apply(batch.Writes, f.Token(), f.Owner(), f.IsZero())
-		if err := e.checkFits(); err != nil {
-			return nil, err
-		}
-		if !batch.Purge {
-			e.keepResult(rules.BatchResult(batch.ID), result{})
-		}
-		return e, nil
+		return e, e.apply(batch.Writes, f.Token(), f.Owner(), f.IsZero(), rules.BatchResult(batch.ID), result{})
 	})
 	if e != nil {
 		done = e.done
@@ -110,8 +103,14 @@ func (r *cachedRun) version(key runstore.RecordKey) (runstore.Version, error) {
 	return 0, nil
 }
 
-// apply adds writes to a change. It is the only place where a run's journal and records change.
-func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner, unfenced bool) {
+// apply adds writes to a change, and their result under a name for repeats of the request, unless the name is empty
+// or they purge the run. It is the only place where a run's journal and records change.
+//
+// It refuses a change after which the run's row would have too many records that cannot leave it. Their values are
+// in packs by then, so the number of the records counts, and the length of their keys. A change after which these
+// records take no more room than before always fits: for example one that deletes a record and puts the records
+// that it has reserved room for.
+func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Owner, unfenced bool, name string, r result) error {
 	h := &e.head
 	if len(w.Events) > 0 {
 		e.seal(e.run.pendingSeal.Load())
@@ -156,26 +155,31 @@ func (e *edit) apply(w runstore.Writes, token runstore.Token, owner runstore.Own
 	if (len(w.Events) > 0 || len(e.rows) > 0) && h.MarkRev == 0 {
 		e.setMark()
 	}
-}
-
-// checkFits refuses a change after which the run's row would have too many records that cannot leave it.
-// Their values are in packs by then, so the number of the records counts, and the length of their keys. A
-// change after which these records take no more room than before always fits: for example one that deletes a
-// record and puts the records that it has reserved room for.
-func (e *edit) checkFits() error {
-	if h := &e.head; h.RecordBytes > maxPinnedBytes && e.pinnedBytes > 0 {
+	if h.RecordBytes > maxPinnedBytes && e.pinnedBytes > 0 {
 		return &runstore.InputError{Kind: runstore.ErrTooLarge, Field: fieldRecords, Problem: fmt.Sprintf(
 			"the run's records that are in queues or keep room, without large values, would take %d bytes of its row; the limit in Bigtable is %d: delete some, or take them out of the queues",
 			h.RecordBytes, maxPinnedBytes)}
 	}
+	if name == "" || w.Purge {
+		return nil
+	}
+	if r.ID = []byte(name[1:]); name[:1] != kindBatch {
+		r.Kind = name[:1]
+		h.requires(formatGrants)
+	}
+	r.First, r.Last, r.Time, r.Versions = int64(e.done.FirstSeq), int64(e.done.LastSeq), e.now, slices.Clone(e.done.Versions)
+	e.result = &r
+	value, _ := json.Marshal(r) // numbers and bytes only: it cannot fail
+	e.set(familyBatches, be16(int(h.Batches%maxResults)), value)
+	h.Batches++
 	return nil
 }
 
-// fieldRecords is the field of the error of checkFits. The checks of the input return no such error for a
+// fieldRecords is the field of the error of [edit.apply]. The checks of the input return no such error for a
 // batch that reaches the engine.
 const fieldRecords = "records"
 
-// isFull reports whether err is one of checkFits.
+// isFull reports whether err is one of [edit.apply].
 func isFull(err error) bool {
 	var limit *runstore.InputError
 	return errors.As(err, &limit) && limit.Kind == runstore.ErrTooLarge && limit.Field == fieldRecords
@@ -368,20 +372,3 @@ func (e *edit) setMark() {
 }
 
 func (h *head) mark(id runstore.RunID) mark { return mark{id, h.MarkRev, h.MarkBy} }
-
-// keepResult adds the result of the change under a name, for repeats of the request. It does nothing if the
-// name is empty.
-func (e *edit) keepResult(name string, r result) {
-	if name == "" {
-		return
-	}
-	if r.ID = []byte(name[1:]); name[:1] != kindBatch {
-		r.Kind = name[:1]
-		e.head.requires(formatGrants)
-	}
-	r.First, r.Last, r.Time, r.Versions = int64(e.done.FirstSeq), int64(e.done.LastSeq), e.now, slices.Clone(e.done.Versions)
-	e.result = &r
-	value, _ := json.Marshal(r) // numbers and bytes only: it cannot fail
-	e.set(familyBatches, be16(int(e.head.Batches%maxResults)), value)
-	e.head.Batches++
-}

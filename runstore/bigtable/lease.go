@@ -47,11 +47,10 @@ func (s *engine) CreateRun(ctx context.Context, spec runstore.RunSpec) (created 
 			e.setMark()
 		}
 		if spec.Lease == nil {
-			e.apply(spec.Writes, 0, "", false)
-			created.Committed = e.done
-			if err := e.checkFits(); err != nil {
+			if err := e.apply(spec.Writes, 0, "", false, "", result{}); err != nil {
 				return nil, err
 			}
+			created.Committed = e.done
 		} else {
 			before := r.withGrants(h.rules(r.id, 0)) // of a purged run, or of a run that never existed
 			if err := before.NewGrant(spec.Lease.Grant); err != nil {
@@ -188,11 +187,9 @@ func (s *engine) RenewLease(ctx context.Context, req runstore.RenewRequest) (ren
 		}
 		renewed.Lease = after.Lease(req.TTL)
 		if !req.Writes.IsZero() {
-			e.apply(req.Writes, f.Token(), f.Owner(), false)
-			if err := e.checkFits(); err != nil {
+			if err := e.apply(req.Writes, f.Token(), f.Owner(), false, rules.BatchResult(req.ID), result{}); err != nil {
 				return nil, err
 			}
-			e.keepResult(rules.BatchResult(req.ID), result{})
 			renewed.Committed = e.done
 		}
 		return e, nil
@@ -240,15 +237,12 @@ func (s *engine) ReleaseLease(ctx context.Context, req runstore.ReleaseRequest) 
 			return nil, err
 		}
 		e := newEdit(r, now)
-		e.apply(req.Writes, f.Token(), f.Owner(), false)
-		if err := e.checkFits(); err != nil {
-			return nil, err
+		if req.Writes.IsZero() {
+			name = ""
 		}
+		err = e.apply(req.Writes, f.Token(), f.Owner(), false, name, result{Token: int64(f.Token())})
 		e.endGrant(false)
-		if !req.Writes.IsZero() {
-			e.keepResult(name, result{Token: int64(f.Token())})
-		}
-		return e, nil
+		return e, err
 	})
 	if e != nil {
 		done = e.done
