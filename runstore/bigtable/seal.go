@@ -96,8 +96,9 @@ func (s *engine) copySegments(ctx context.Context, id runstore.RunID, least int6
 		if one.seq > last {
 			return nil
 		}
-		segment = appendFramed(segment, encodeCell(&one.meta, one.data))
-		p.freed += int64(len(appendFramed(nil, bytes)))
+		before := len(segment)
+		segment = appendFramed(segment, bytes)
+		p.freed += int64(len(segment) - before)
 		if one.seq%segmentSize == 0 {
 			rows = append(rows, putAt(segmentKey(id, h.Generation, p.from+p.n), "", timestampOf(h.Stamp), segment))
 			p.n++
