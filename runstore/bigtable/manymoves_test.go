@@ -1,11 +1,18 @@
 package bigtable_test
 
 import (
+	"context"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc"
 
 	"github.com/tapestore/tapestore/runstore"
 	"github.com/tapestore/tapestore/runstore/bigtable"
+	"github.com/tapestore/tapestore/runstore/serving"
 )
 
 func runID(prefix string, i int) runstore.RunID { return runstore.RunID(fmt.Sprint(prefix, " ", i)) }
@@ -69,5 +76,47 @@ func TestRewritingOfAVeryLargeRunEnds(t *testing.T) {
 	}
 	if !moved(other) {
 		t.Errorf("no rewriting is due at %d moves", moves())
+	}
+}
+
+// Each step of a long rewriting in the background has a retry timeout of its own. So however many steps there are,
+// none is cut by the end of a time that all share.
+func TestStepsOfARewritingHaveTheirOwnTime(t *testing.T) {
+	t.Parallel()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, 80)
+	relieve(t, s)
+	for i := range 75 { // their tombstones have the cold rows rewritten
+		edit(t, s, all, fmt.Sprintf("a/%05d", i), "")
+	}
+	var mu sync.Mutex
+	var ends []time.Time // of the conditional mutations of the run's row that serve no operation
+	mover := open(t, table, cool, func(o *bigtable.Options) {
+		o.DialOptions = append(o.DialOptions, grpc.WithChainUnaryInterceptor(
+			func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				if m, ok := req.(*bigtablepb.CheckAndMutateRowRequest); ok && string(m.RowKey) == bigtable.RunKey("run") && serving.Operation(ctx) == "" {
+					mu.Lock()
+					defer mu.Unlock()
+					end, _ := ctx.Deadline()
+					ends = append(ends, end)
+				}
+				return invoke(ctx, method, req, reply, cc, opts...)
+			}))
+	})
+	edit(t, mover, all, "c", "that shows the handle how large the row is")
+	const steps = 5
+	await(t, "the steps of the rewriting", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(ends) >= steps
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	for i, end := range ends[1:] {
+		if !end.After(ends[i]) {
+			t.Errorf("step %d has the deadline %v, and the one before %v", i+2, end, ends[i])
+		}
 	}
 }

@@ -53,17 +53,21 @@ func (s *engine) needsMove(r *cachedRun) bool {
 // moveInBackground moves records of a run that needsMove reports, and rewrites cold rows if that is due.
 // It does nothing while another call for the run is at work.
 func (s *engine) moveInBackground(r *cachedRun) {
-	if !s.needsMove(r) || !r.moving.CompareAndSwap(false, true) {
-		return
+	if s.needsMove(r) && r.moving.CompareAndSwap(false, true) {
+		s.moveStep(r, s.moveRecords)
 	}
-	id := r.id
+}
+
+// moveStep performs one step in the background, and then those of the rewriting. Each has a retry timeout of its own.
+func (s *engine) moveStep(r *cachedRun, step func(context.Context, *cachedRun, *outcome.Backoff) (bool, error)) {
 	s.inBackground(func(ctx context.Context) error {
-		defer r.moving.Store(false)
-		again, err := s.withLock(ctx, id, s.moveRecords)
-		for again && err == nil && !s.isClosed() {
-			again, err = s.withLock(ctx, id, s.rewrite)
+		again, err := s.withLock(ctx, r.id, step)
+		if again && err == nil {
+			s.moveStep(r, s.rewrite)
+			return nil
 		}
-		return s.unlessSkipped(id, err)
+		r.moving.Store(false)
+		return s.unlessSkipped(r.id, err)
 	})
 }
 
