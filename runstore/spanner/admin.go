@@ -119,7 +119,7 @@ func (s *engine) plan(ctx context.Context, client *database.DatabaseAdminClient)
 		return p, err
 	}
 	err = s.withClient(ctx, func() (err error) {
-		if p.Version, err = s.version(ctx); err != nil {
+		if p.Version, _, err = s.version(ctx); err != nil {
 			return err
 		}
 		if p.Version > len(migrations) {

@@ -143,7 +143,7 @@ const feedRefers = 4
 // versions. Every statement can be repeated, so several replicas may migrate at once, and one may be
 // killed at any point.
 func (s *engine) migrate(ctx context.Context, admin *database.DatabaseAdminClient) error {
-	version, err := s.version(ctx)
+	version, empty, err := s.version(ctx)
 	if err != nil {
 		return err
 	}
@@ -157,9 +157,11 @@ func (s *engine) migrate(ctx context.Context, admin *database.DatabaseAdminClien
 	if version == len(migrations) {
 		return nil
 	}
-	pending, err := s.pending(ctx, slices.Concat(migrations[version:]...))
-	if err != nil {
-		return err
+	pending := slices.Concat(migrations[version:]...)
+	if !empty { // an empty database has no policy: it need not be asked
+		if pending, err = s.pending(ctx, pending); err != nil {
+			return err
+		}
 	}
 	changed, err := admin.UpdateDatabaseDdl(ctx, &databasepb.UpdateDatabaseDdlRequest{
 		Database: s.opts.database(), Statements: pending,
@@ -216,7 +218,7 @@ func (s *engine) schemaError(ctx context.Context, t *outcome.Backoff, err error)
 	}
 	bound, cancel := t.Attempt(ctx, s.attemptTimeout)
 	defer cancel()
-	if version, failed := s.readVersion(bound); failed == nil && version > len(migrations) {
+	if version, _, failed := s.readVersion(bound); failed == nil && version > len(migrations) {
 		return newerSchema(version)
 	}
 	return err
@@ -227,26 +229,26 @@ func newerSchema(version int) error {
 		"the database is at version %d, this program knows %d; use a newer one", version, len(migrations))}
 }
 
-// version returns the schema's version, 0 for an empty database. It refuses a database that holds
-// other tables.
-func (s *engine) version(ctx context.Context) (version int, err error) {
-	err = s.retry(ctx, func(ctx context.Context) (err error) { version, err = s.readVersion(ctx); return err })
-	return version, err
+// version returns the schema's version, which is 0 until the first migration is recorded, and
+// whether the database has no tables at all. It refuses a database that holds other tables.
+func (s *engine) version(ctx context.Context) (version int, empty bool, err error) {
+	err = s.retry(ctx, func(ctx context.Context) (err error) { version, empty, err = s.readVersion(ctx); return err })
+	return version, empty, err
 }
 
 // readVersion is one attempt of version.
-func (s *engine) readVersion(ctx context.Context) (int, error) {
+func (s *engine) readVersion(ctx context.Context) (_ int, empty bool, err error) {
 	var version int64
-	err := s.client.Single().ReadWithOptions(ctx, "TapestoreSchema", spanner.AllKeys(), []string{"Version"}, s.read("version", 0)).Do(func(row *spanner.Row) error {
+	err = s.client.Single().ReadWithOptions(ctx, "TapestoreSchema", spanner.AllKeys(), []string{"Version"}, s.read("version", 0)).Do(func(row *spanner.Row) error {
 		return row.Columns(&version) // rows are in key order: the last is the highest
 	})
 	if spanner.ErrCode(err) != codes.NotFound { // NOT_FOUND: there is no table TapestoreSchema
-		return int(version), err
+		return int(version), false, err
 	}
 	var tables []string
 	err = spanner.SelectAll(s.client.Single().QueryWithOptions(ctx, spanner.Statement{SQL: sqlSchemaTables}, s.query("tables")), &tables)
 	if err != nil || len(tables) == 0 || slices.Contains(tables, "TapestoreSchema") {
-		return 0, err
+		return 0, err == nil && len(tables) == 0, err
 	}
-	return 0, adapter.Invalid("database", "%s holds tables that are not a store's (%s); give the store a database of its own", s.opts.database(), tables[0])
+	return 0, false, adapter.Invalid("database", "%s holds tables that are not a store's (%s); give the store a database of its own", s.opts.database(), tables[0])
 }

@@ -1,6 +1,7 @@
 package spanner_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	client "cloud.google.com/go/spanner"
+	"cloud.google.com/go/spanner/admin/database/apiv1/databasepb"
 	"cloud.google.com/go/spanner/apiv1/spannerpb"
 	"google.golang.org/grpc/codes"
 
@@ -144,6 +146,39 @@ func TestMigrate(t *testing.T) {
 			asItWas(t, s)
 			inUse(t, s)
 		})
+	}
+}
+
+// A migration whose program was killed before it recorded the versions is completed by the next
+// handle, at its first change of the schema.
+func TestMigrationIsResumed(t *testing.T) {
+	t.Parallel()
+	p := newDatabase(t, fair)
+	if err := open(t, p).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := raw(t, p).Apply(t.Context(), []*client.Mutation{client.Delete("TapestoreSchema", client.AllKeys())}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var changes atomic.Int64
+	watched := p.server.Refuse(0, codes.Unavailable, func(c spanneremulator.Call) bool {
+		if r, ok := c.Request.(*databasepb.UpdateDatabaseDdlRequest); ok && r.GetDatabase() == p.String() && changes.Add(1) > 1 {
+			cancel() // opening would repeat the change for ever
+		}
+		return false
+	})
+	defer watched.Stop()
+	_, err := tryOpenIn(ctx, t, p)
+	if n := changes.Load(); n != 1 {
+		t.Fatalf("%d changes of the schema, want one", n)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t, raw(t, p), "SELECT COUNT(*) FROM TapestoreSchema"); n != int64(len(spanner.Migrations())) {
+		t.Errorf("%d versions of the schema, want %d", n, len(spanner.Migrations()))
 	}
 }
 
