@@ -109,10 +109,13 @@ func raceFlags() []string {
 	// SQLite and its C library are translated from C. Their memory is not Go's, so the detector finds
 	// nothing in it: without instrumentation the tests of SQLite take a third of the time. Their mutexes
 	// are Go's, which the detector sees in any case.
-	const unsafe = "-d=checkptr=0"
-	flags := []string{"-race", "-gcflags=all=" + unsafe}
+	//
+	// No test reads the tables for debuggers, which take a tenth of the compiler's time. The other tests
+	// are compiled with them, because they share what make build has compiled.
+	const compile = "-d=checkptr=0 -dwarf=false"
+	flags := []string{"-race", "-gcflags=all=" + compile}
 	for _, c := range []string{"modernc.org/sqlite/lib", "modernc.org/libc/..."} {
-		flags = append(flags, "-gcflags="+c+"="+unsafe+" -race=false")
+		flags = append(flags, "-gcflags="+c+"="+compile+" -race=false")
 	}
 	// An empty test of a small package links only if the race detector is installed.
 	if exec.Command("go", slices.Concat([]string{"test", "-run=^$"}, flags, []string{"errors"})...).Run() != nil {
