@@ -99,7 +99,7 @@ func (c call) fence() runstore.Fence { return c.lead.Guards().Fence }
 func (c call) attempt(ctx context.Context) (result Result, again bool, err error) {
 	if multi, ok := runstore.As[runstore.MultiCommitter](c.store); ok {
 		result, again, err = c.commitMulti(ctx, multi)
-		if again || !errors.Is(err, runstore.ErrUnsupported) {
+		if again || runstore.KindOf(err) != runstore.ErrUnsupported { // an unknown outcome may match ErrUnsupported, too
 			return result, again, err
 		}
 	}
@@ -173,7 +173,10 @@ func (c call) lookUp(ctx context.Context) (result Result, known bool, err error)
 		return Result{}, false, nil
 	}
 	done, known, err := lookUpResult(ctx, c.store, c.lead.Run(), c.lead.ID)
-	if err != nil || !known {
+	switch {
+	case runstore.KindOf(err) == runstore.ErrInvalid: // the store has not evaluated it
+		return Result{}, false, pendingError(c.lead.Run(), err)
+	case err != nil || !known:
 		return Result{}, false, notApplied(c.lead.Run(), err)
 	}
 	return Result{Lead: trimVersions(done, len(c.lead.Records))}, true, nil
@@ -293,7 +296,7 @@ func (c call) resolveRefusal(ctx context.Context, err error) (Result, bool, erro
 		switch done, known, unasked := lookUpResult(ctx, c.store, run, c.lead.ID); {
 		case known:
 			return Result{Lead: trimVersions(done, len(c.lead.Records))}, false, nil
-		case unasked != nil && undecidable(unasked):
+		case unasked != nil && !errors.Is(unasked, runstore.ErrNotFound): // also ErrInvalid: the store has not evaluated it
 			return Result{}, false, pendingError(run, unasked)
 		}
 	}

@@ -136,6 +136,59 @@ func TestRepeatThatIsCutShort(t *testing.T) {
 	}
 }
 
+// refusing is a store that evaluates no write, because its new connections are refused.
+type refusing struct {
+	runstore.RunStore
+	err    error
+	writes int
+}
+
+func (s *refusing) Commit(_ context.Context, b runstore.Batch) (runstore.Committed, error) {
+	s.writes++
+	return runstore.Committed{}, &runstore.OpError{Op: "commit", Run: b.Run(), Err: s.err}
+}
+
+func (s *refusing) CommitMulti(context.Context, []runstore.Batch) ([]runstore.Committed, error) {
+	s.writes++
+	return nil, &runstore.OpError{Op: "commit", Err: s.err}
+}
+
+// A repeat that the store has not evaluated does not say that nothing of its step is stored.
+func TestRepeatThatIsNotEvaluated(t *testing.T) {
+	t.Parallel()
+	base := memory.New(nil).Open()
+	create(t, base, "run", "registry")
+	lead, other := claim(hold(t, base, "run"))
+	lead.ID = "step"
+	if _, err := crossrun.Commit(t.Context(), base, lead, other); err != nil {
+		t.Fatal(err)
+	}
+	invalid := &runstore.InputError{Kind: runstore.ErrInvalid, Field: "default_transaction_isolation", Problem: "is repeatable read for this role"}
+	for name, s := range map[string]runstore.RunStore{
+		"as one write": &refusing{RunStore: base, err: invalid},
+		"by intent":    struct{ runstore.RunStore }{&refusing{RunStore: base, err: invalid}},
+	} {
+		_, err := crossrun.Commit(t.Context(), s, lead, other)
+		if errors.Is(err, runstore.ErrUnknownOutcome) || errors.Is(err, runstore.ErrUnavailable) {
+			continue
+		}
+		t.Errorf("%s: got %v, want an error that says nothing of the first call", name, err)
+	}
+}
+
+// A commit over two runs whose outcome is unknown is not made again by intent, although its error also says
+// that the store does not support something: a connection that was to settle it was refused.
+func TestUnknownOutcomeIsNotAnUnsupportedCommit(t *testing.T) {
+	t.Parallel()
+	base := memory.New(nil).Open()
+	create(t, base, "run", "registry")
+	lead, other := claim(hold(t, base, "run"))
+	s := &refusing{RunStore: base, err: errors.Join(runstore.ErrUnknownOutcome, runstore.ErrUnsupported)}
+	if _, err := crossrun.Commit(t.Context(), s, lead, other); !errors.Is(err, runstore.ErrUnknownOutcome) || s.writes != 1 {
+		t.Errorf("got %v after %d writes, want an unknown outcome after one", err, s.writes)
+	}
+}
+
 // TestRepeatOfAStepWhoseMarkIsLeft proves that a repeat of an acknowledged step whose mark was left behind
 // leaves nothing that a successor could apply, even if the lead no longer remembers the step.
 func TestRepeatOfAStepWhoseMarkIsLeft(t *testing.T) {

@@ -56,6 +56,8 @@ func classify(err error) errClass {
 	switch {
 	case errors.Is(err, puddle.ErrClosedPool):
 		return classClosed
+	case errors.As(err, new(oldSchema)):
+		return classRetryable
 	case errors.As(err, &server):
 		switch code := server.Code; {
 		case errors.As(err, &unsent) && permanent(code):

@@ -87,8 +87,18 @@ func (e *engine) migrateAgain(ctx context.Context, conn *pgx.Conn, version int) 
 	ctx, cancel := context.WithTimeout(ctx, maxRaise)
 	defer cancel()
 	unbindStatement(conn)
-	return e.migrateConn(ctx, conn, version)
+	err := e.migrateConn(ctx, conn, version)
+	if errors.Is(err, runstore.ErrUnsupported) {
+		return oldSchema{err}
+	}
+	return err
 }
+
+// oldSchema is the error of a connection to a schema that this program may not migrate. Another handle may do
+// so meanwhile, so an operation is retried.
+type oldSchema struct{ error }
+
+func (e oldSchema) Unwrap() error { return e.error }
 
 // queryer is a connection or a transaction.
 type queryer interface {

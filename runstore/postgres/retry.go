@@ -18,7 +18,7 @@ import (
 func (e *engine) retry(ctx context.Context, attempt func() error, settle func(t *outcome.Backoff) (applied bool, err error)) error {
 	for t := e.backoff(); ; {
 		err := attempt()
-		if err == nil || outcome.Definite(err) {
+		if err == nil || outcome.Definite(err) && !errors.As(err, new(oldSchema)) {
 			return err
 		}
 		switch class := classify(err); {
@@ -37,7 +37,7 @@ func (e *engine) retry(ctx context.Context, attempt func() error, settle func(t 
 			}
 		}
 		if !t.More(ctx) {
-			return outcome.Unavailable(outcome.Cause(ctx, err))
+			return outcome.NotApplied(ctx, err)
 		}
 	}
 }

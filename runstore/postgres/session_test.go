@@ -146,7 +146,13 @@ func TestWritesReturnWhatTheirConnectionRefuses(t *testing.T) {
 	t.Parallel()
 	address := database(t)
 	conn := connect(t, address)
-	s := open(t, with(address, "pooled=yes", "retry_timeout=2s", "pool_max_conns=1"))
+	var connections atomic.Int64
+	s := open(t, with(address, "pooled=yes", "retry_timeout=2s", "pool_max_conns=1"), func(c *pgxpool.Config, _ *postgres.Options) {
+		c.AfterConnect = func(context.Context, *pgx.Conn) error {
+			connections.Add(1)
+			return nil
+		}
+	})
 	leases := []runstore.Lease{hold(t, s, "run"), hold(t, s, "other")}
 	onDB(t, conn, `default_transaction_isolation = 'repeatable read'`)
 	exec(t, conn, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
@@ -167,10 +173,14 @@ func TestWritesReturnWhatTheirConnectionRefuses(t *testing.T) {
 		}},
 		{"raise of the epoch", func() error { _, err := s.RaiseEpoch(ctx, "test"); return err }},
 	} {
+		before := connections.Load()
 		err := operation.do()
 		var limit *runstore.InputError
-		if errors.Is(err, runstore.ErrUnavailable) || !errors.As(err, &limit) || limit.Field != "default_transaction_isolation" {
-			t.Errorf("%s: got error %v, want one that names default_transaction_isolation and is not ErrUnavailable", operation.name, err)
+		if !errors.As(err, &limit) || limit.Field != "default_transaction_isolation" {
+			t.Errorf("%s: got error %v, want one that names default_transaction_isolation", operation.name, err)
+		}
+		if n := connections.Load() - before; n != 1 {
+			t.Errorf("%s: %d connections were refused, want one", operation.name, n)
 		}
 	}
 }
