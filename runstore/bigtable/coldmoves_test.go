@@ -81,6 +81,17 @@ func TestMoveIsCut(t *testing.T) {
 	}
 }
 
+// cold makes the run "run" with so many records, and moves records out of its row.
+func cold(t testing.TB, n int) (bigtableemulator.TableName, *bigtable.Store, kept) {
+	t.Helper()
+	table := newTable(t)
+	s := openBare(t, table, cool)
+	hold(t, s, "run")
+	all := filled(t, s, n)
+	relieve(t, s)
+	return table, s, all
+}
+
 // relieve moves records of "run" out of its row.
 func relieve(t testing.TB, s *bigtable.Store) {
 	t.Helper()
@@ -274,11 +285,7 @@ func TestReadsMeetOneState(t *testing.T) {
 // An epoch that is raised keeps the cold records of a run.
 func TestRaiseKeepsColdRecords(t *testing.T) {
 	t.Parallel()
-	table := newTable(t)
-	s := openBare(t, table, cool)
-	hold(t, s, "run")
-	all := filled(t, s, 60)
-	relieve(t, s)
+	table, s, all := cold(t, 60)
 	if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
 		t.Fatal(err)
 	}
@@ -343,11 +350,7 @@ func isFingerprints(key string) bool { return key[len("k..nnrun")+8] == 'p' }
 // left it.
 func TestRewritingKeepsTheDeletedAway(t *testing.T) {
 	t.Parallel()
-	table := newTable(t)
-	s := openBare(t, table, cool)
-	hold(t, s, "run")
-	all := filled(t, s, 80)
-	relieve(t, s)
+	table, s, all := cold(t, 80)
 	for i := range 30 {
 		edit(t, s, all, fmt.Sprintf("a/%05d", i), "")
 	}
@@ -389,11 +392,7 @@ func TestRewritingKeepsTheDeletedAway(t *testing.T) {
 // rewriting goes on.
 func TestRewritingKeepsAwayWhatIsDeletedMeanwhile(t *testing.T) {
 	t.Parallel()
-	table := newTable(t)
-	s := openBare(t, table, cool)
-	hold(t, s, "run")
-	all := filled(t, s, 80)
-	relieve(t, s)
+	table, s, all := cold(t, 80)
 	if more, err := bigtable.Rewrite(t.Context(), s, "run"); err != nil || !more {
 		t.Fatalf("the first step: more %t, %v", more, err)
 	}

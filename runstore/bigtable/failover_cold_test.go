@@ -101,11 +101,7 @@ func TestDeletedRecordStaysAwayWhenItsColdRowArrives(t *testing.T) {
 // failover as before.
 func TestDeletionAfterAFailoverLeavesNoTombstoneOfARecordThatWasNeverCold(t *testing.T) {
 	t.Parallel()
-	table := newTable(t)
-	s := openBare(t, table, cool)
-	hold(t, s, "run")
-	all := filled(t, s, 60)
-	relieve(t, s)
+	table, s, all := cold(t, 60)
 	if _, err := s.RaiseEpoch(t.Context(), "failover"); err != nil {
 		t.Fatal(err)
 	}

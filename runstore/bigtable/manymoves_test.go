@@ -83,11 +83,7 @@ func TestRewritingOfAVeryLargeRunEnds(t *testing.T) {
 // none is cut by the end of a time that all share.
 func TestStepsOfARewritingHaveTheirOwnTime(t *testing.T) {
 	t.Parallel()
-	table := newTable(t)
-	s := openBare(t, table, cool)
-	hold(t, s, "run")
-	all := filled(t, s, 80)
-	relieve(t, s)
+	table, s, all := cold(t, 80)
 	for i := range 75 { // their tombstones have the cold rows rewritten
 		edit(t, s, all, fmt.Sprintf("a/%05d", i), "")
 	}
