@@ -58,7 +58,7 @@ type decideFunc func(r *cachedRun, now time.Time) (*edit, error)
 //  1. It reads what the operation needs, unless the handle remembers it, and calls f to decide.
 //  2. It writes the rows that the change names (edit.rows): values that are too large, index entries, marks.
 //  3. It swaps the head. The predicate is the revision that f has decided on.
-//  4. If the revision was another one, it reads the run, finds out from the head's nonces whether a copy of
+//  4. If the revision was another one, it reads the run, finds out (isApplied) whether a copy of
 //     this change was applied, and if not decides again.
 //
 // What a handle remembers may be out of date. So write returns an error, or that nothing is left to do, only
@@ -183,7 +183,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 			r.forget()
 			if err = s.load(ctx, r, n); err == nil && refusal == nil { // a refusal is decided again
 				swapped, err = s.isApplied(ctx, r.id, e, &r.head)
-				if errors.Is(err, errLongAgo) {
+				if err != nil {
 					shown := r.results != nil && e.resultShows(&r.head)
 					if shown {
 						if _, fresh = r.results[e.result.name()]; fresh {
@@ -193,7 +193,7 @@ func (s *engine) write(ctx context.Context, id runstore.RunID, n needs, f decide
 					// It is decided again. If neither the journal nor the results show whether it was applied, but the
 					// handle sent one copy, it was far behind when it sent that. An unseen repeat would look the same if
 					// so many writes came between its copies. So the rows that were written ahead stay as after a crash.
-					if shown || !ambiguous {
+					if shown || !ambiguous && errors.Is(err, errLongAgo) {
 						err, orphans = nil, nil
 					}
 				}

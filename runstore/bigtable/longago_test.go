@@ -192,6 +192,26 @@ func TestDamagedJournalShowsNothing(t *testing.T) {
 	}
 }
 
+// The results in the run's row show the outcome of a batch with an id also where the segment of its event is lost.
+func TestResultsShowWritesWhoseSegmentIsLost(t *testing.T) {
+	t.Parallel()
+	for _, harm := range []string{requestLost, replyLost, sentTwice} {
+		b := signal("run", "which?")
+		b.ID = "batch"
+		_, done, err := harmOne(t, b, harm, func(other *bigtable.Store, tbl *client.Table, _ runstore.Lease) {
+			overtake(t, other)
+			overtake(t, other)
+			seal(t, other, "run")
+			if err := tbl.Apply(t.Context(), slices.Min(slices.Collect(maps.Keys(segmentRows(t, tbl)))), deleteRow()); err != nil {
+				t.Error(err)
+			}
+		})
+		if err != nil || done.Replayed == (harm == requestLost) {
+			t.Errorf("%s: got %+v, %v", harm, done, err)
+		}
+	}
+}
+
 func deleteRow() *client.Mutation {
 	m := client.NewMutation()
 	m.DeleteRow()

@@ -20,7 +20,8 @@ func (r *cachedRun) touch() *edit { return newEdit(r, runstore.FromMicros(r.head
 // isApplied reports whether a change was applied, by a head that was read after it was sent. If the head has
 // too many later revisions to show that, the journal does: its events have the nonces of their writes for as
 // long as the run exists. Otherwise isApplied returns errLongAgo, also if the journal has other events and the
-// row no longer shows whether another request with the same id was applied.
+// row no longer shows whether another request with the same id was applied. It returns errMissing if the
+// segment of the event is lost, or if the run was purged between two of its reads.
 func (s *engine) isApplied(ctx context.Context, id runstore.RunID, e *edit, found *head) (applied bool, err error) {
 	applied, known := found.wrote(e.head.Rev, e.nonce)
 	if !known && e.done.FirstSeq > 0 {
