@@ -79,8 +79,8 @@ func TestRewritingOfAVeryLargeRunEnds(t *testing.T) {
 	}
 }
 
-// Each step of a long rewriting in the background has a retry timeout of its own. So however many steps there are,
-// none is cut by the end of a time that all share.
+// Each step of a long rewriting in the background has its own retry timeout. So no step is cut because the steps
+// before it took long.
 func TestStepsOfARewritingHaveTheirOwnTime(t *testing.T) {
 	t.Parallel()
 	table, s, all := cold(t, 80)

@@ -58,7 +58,7 @@ func (s *engine) moveInBackground(r *cachedRun) {
 	}
 }
 
-// moveStep performs one step in the background, and then those of the rewriting. Each has a retry timeout of its own.
+// moveStep performs one step in the background, and then the steps of the rewriting. Each step has its own retry timeout.
 func (s *engine) moveStep(r *cachedRun, step func(context.Context, *cachedRun, *outcome.Backoff) (bool, error)) {
 	s.inBackground(func(ctx context.Context) error {
 		again, err := s.withLock(ctx, r.id, step)

@@ -15,8 +15,8 @@ const maxMoves = 256
 // scan skips such an entry, and would do so every time until the lease ends. from is the place of the first
 // of them, until the bound of the scan.
 //
-// An entry moves to the present expiry of the same row, so an entry is never later than its lease, whatever
-// happens to the lease meanwhile (see 0005_places.sql). Moving delays no scan and no writer: it waits for no
+// An entry moves to the present expiry of the same row, so an entry is never later than its lease, even if the
+// lease is renewed or ends meanwhile (see 0005_places.sql). Moving delays no scan and no writer: it waits for no
 // row lock, locks few rows at once, and does not wait for the disk or for standbys. A move only saves time.
 // A move that fails, or is lost in a crash of the server, is repeated after another scan.
 func (e *engine) moveBehindLeases(from, until time.Time) {
