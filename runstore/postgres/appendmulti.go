@@ -23,8 +23,8 @@ func (e *engine) appendMulti(ctx context.Context, groups []*runGroup) {
 		base += int64(appendsOf(g.group)) + spare
 		st.groups, st.requests = append(st.groups, g.group), append(st.requests, g.group...)
 	}
-	st.read = st.readMulti
-	st.form, st.sql, st.args = args.statement(form{multi: true})
+	st.read = st.readCommitted
+	st.sql, st.args = args.statement(form{multi: true})
 	_, err := e.roundTrip(ctx, []*statement{st})
 	// One group may have caused the error for all. Then each is sent by itself.
 	spoilt := err != nil && isolatable(err) && ctx.Err() == nil
@@ -32,6 +32,7 @@ func (e *engine) appendMulti(ctx context.Context, groups []*runGroup) {
 		g.leftOut = spoilt || err == nil && !st.applied[i]
 		for _, r := range g.group {
 			r.err = err
+			r.byFunction = r.byFunction || err == nil && !st.applied[i]
 		}
 	}
 }

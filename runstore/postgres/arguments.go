@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"encoding/binary"
-	"errors"
 	"slices"
 	"time"
 
@@ -12,10 +11,10 @@ import (
 	"github.com/tapestore/tapestore/runstore"
 )
 
-// direct reports whether r is a commit that has a dedicated statement. If the fence is of a later epoch than
-// the positions that the handle knows, it has none: the server adds the base then, or refuses the fence.
+// direct reports whether r is sent as a commit statement. If the fence is of a later epoch than the positions
+// that the handle knows, it is not: the server adds the base then, or refuses the fence.
 func (r *request) direct() bool {
-	return r.write != nil && !r.fence.IsZero() && r.fence.Token().Epoch() <= r.epoch
+	return r.write != nil && !r.byFunction && !r.fence.IsZero() && r.fence.Token().Epoch() <= r.epoch
 }
 
 // mergeable reports whether r can share a statement with other requests of its run: it is direct,
@@ -108,9 +107,9 @@ func (a *commitArgs) add(base int64, group []*request) {
 	a.counts, a.results = append(a.counts, n), append(a.results, results)
 }
 
-// statement returns the statement for the batches that were added, its complete form and its
-// arguments.
-func (a *commitArgs) statement(f form) (made form, sql string, args []any) {
+// statement returns the statement for the batches that were added and its arguments. f is its form except for what
+// the batches need.
+func (a *commitArgs) statement(f form) (sql string, args []any) {
 	f.ids, f.guards = len(a.names) > 0, len(a.keys) > 0 || len(a.guards) > 0
 	f.puts = f.guards
 	all := []any{
@@ -128,13 +127,13 @@ func (a *commitArgs) statement(f form) (made form, sql string, args []any) {
 	for _, i := range s.args {
 		args = append(args, all[i])
 	}
-	return f, s.sql, args
+	return s.sql, args
 }
 
 // oneEventForm returns the form for one event. ok is false if r has more than that form takes.
 func (r *request) oneEventForm() (f form, ok bool) {
 	w := r.write
-	f = form{alone: true, oneEvent: true, noEvent: w.recordOnly(), ids: r.storedKey() != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
+	f = form{oneEvent: true, noEvent: w.recordOnly(), ids: r.storedKey() != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
 	if f.guards && f.puts && w.guards[0].Version == 0 && string(w.guards[0].Key) == string(w.keys[0]) {
 		f.inserts, f.guards, f.puts = true, false, false
 	}
@@ -183,13 +182,11 @@ func (r *request) scalar(i int, base int64) any {
 // transaction 0.
 func (st *statement) commit(base int64) {
 	first := st.requests[0]
-	st.read, st.base = st.readCommitted, &base
-	if len(st.requests) > 1 {
-		st.groups, st.read = [][]*request{st.requests}, st.readMulti
-	} else if f, ok := first.oneEventForm(); ok {
+	st.read, st.base, st.groups = st.readCommitted, &base, [][]*request{st.requests}
+	if f, ok := first.oneEventForm(); ok && len(st.requests) == 1 {
 		f.timed = first.timed
 		s := commitStatements[f]()
-		st.form, st.sql, st.args = f, s.sql, make([]any, len(s.args))
+		st.sql, st.args = s.sql, make([]any, len(s.args))
 		for k, i := range s.args {
 			st.args[k] = first.scalar(i, base)
 		}
@@ -197,59 +194,34 @@ func (st *statement) commit(base int64) {
 	}
 	var args commitArgs
 	args.add(base, st.requests)
-	st.form, st.sql, st.args = args.statement(form{alone: st.groups == nil, timed: first.timed})
+	st.sql, st.args = args.statement(form{timed: first.timed})
 }
 
-// readCommitted reads the result of a statement for one batch: its own, or that of tapestore.write.
-func (st *statement) readCommitted(rows pgx.Rows, a *writeResult) error {
-	var now pgtype.Timestamptz
-	var last pgtype.Int8
-	var versions []runstore.Version
-	var written []byte
-	r := st.requests[0]
-	targets := append(make([]any, 0, 4), &now, &last, &written)
-	if st.form.puts || st.form.inserts {
-		targets = append(targets, &versions)
-	}
-	if err := rows.Scan(targets...); err != nil || written != nil {
-		return errors.Join(err, a.fromJSON(written, r.run))
-	}
-	*a = writeResult{status: statusApplied, now: timeOf(now), last: runstore.Seq(last.Int64), versions: versions}
-	if n := runstore.Seq(r.appends()); n > 0 {
-		a.first = a.last - n + 1
-	}
-	return nil
-}
-
-// readMulti reads the result of a statement for several batches. The row has arrays with one
-// element for each run that was not skipped.
-func (st *statement) readMulti(rows pgx.Rows, _ *writeResult) error {
-	var which, last []int64
-	var now []pgtype.Timestamptz
-	var versions []runstore.Version
-	if err := rows.Scan(&which, &now, &last, &versions); err != nil {
-		return err
-	}
+// readCommitted reads the rows of a commit statement, one for each run whose batches it applied, into the
+// requests.
+func (st *statement) readCommitted(rows pgx.Rows, _ *writeResult) error {
 	st.applied = make([]bool, len(st.groups))
-	at := make([]int, len(st.groups))
-	for k, i := range which {
-		st.applied[i-1], at[i-1] = true, k
-	}
-	for i, group := range st.groups {
-		if !st.applied[i] {
-			continue
+	for rows.Next() {
+		var i, last int64
+		var now pgtype.Timestamptz
+		var versions []runstore.Version
+		if err := rows.Scan(&i, &now, &last, &versions); err != nil {
+			return err
 		}
-		next := runstore.Seq(last[at[i]]) - runstore.Seq(appendsOf(group)) + 1
+		group := st.groups[i-1]
+		st.applied[i-1] = true
+		end := runstore.Seq(last) - runstore.Seq(appendsOf(group))
 		for _, r := range group {
-			puts := len(r.write.keys)
-			r.result = writeResult{
-				status: statusApplied, now: timeOf(now[at[i]]), first: next, last: next + runstore.Seq(r.appends()) - 1,
-				versions: versions[:puts:puts],
+			n, puts := runstore.Seq(r.appends()), len(r.write.keys)
+			end += n
+			r.result = writeResult{status: statusApplied, now: timeOf(now), last: end, versions: versions[:puts:puts]}
+			if n > 0 {
+				r.result.first = end - n + 1
 			}
-			next, versions = r.result.last+1, versions[puts:]
+			versions = versions[puts:]
 		}
 	}
-	return nil
+	return rows.Err()
 }
 
 func appendsOf(group []*request) (n int) {

@@ -49,7 +49,8 @@ func TestIDsOutliveWritesWithoutOne(t *testing.T) {
 }
 
 // TestEveryFormEvictsResults checks that a commit that brings the results of its run to a multiple of
-// 128 evicts, whatever statement it takes: all but the last 256 and the last 128 that have a name.
+// 128 evicts, whatever statement it takes: all but the last 256 and the last 128 that have a name. What has
+// scalar arguments is sent again, as a call of tapestore.write.
 func TestEveryFormEvictsResults(t *testing.T) {
 	t.Parallel()
 	withID := func(l runstore.Lease, id any, data ...string) runstore.Batch {
@@ -68,17 +69,18 @@ func TestEveryFormEvictsResults(t *testing.T) {
 		name    string
 		results int // before
 		runs    int
+		sent    int
 		do      func(t *testing.T, s *postgres.Store, w *wire, address string, leases []runstore.Lease)
 	}{
-		{"an event", 511, 1, alone(func(l runstore.Lease) runstore.Batch { return withID(l, "id", "event") })},
-		{"two events", 511, 1, alone(func(l runstore.Lease) runstore.Batch { return withID(l, "id", "one", "two") })},
-		{"a record", 511, 1, alone(func(l runstore.Lease) runstore.Batch {
+		{"an event", 511, 1, 2, alone(func(l runstore.Lease) runstore.Batch { return withID(l, "id", "event") })},
+		{"two events", 511, 1, 1, alone(func(l runstore.Lease) runstore.Batch { return withID(l, "id", "one", "two") })},
+		{"a record", 511, 1, 2, alone(func(l runstore.Lease) runstore.Batch {
 			b := runstore.NewBatch(l.Run, l.Fence())
 			b.Put("key", nil)
 			return b
 		})},
-		{"an event and a new record", 511, 1, alone(func(l runstore.Lease) runstore.Batch { return usual(l, "id", "key", 0) })},
-		{"merged", 512 - merged/2, 1, func(t *testing.T, s *postgres.Store, w *wire, address string, leases []runstore.Lease) {
+		{"an event and a new record", 511, 1, 2, alone(func(l runstore.Lease) runstore.Batch { return usual(l, "id", "key", 0) })},
+		{"merged", 512 - merged/2, 1, 1, func(t *testing.T, s *postgres.Store, w *wire, address string, leases []runstore.Lease) {
 			errs := grouped(t, s, address, merged, func(i int) error {
 				_, err := s.Commit(t.Context(), withID(leases[0], i, "event"))
 				return err
@@ -87,7 +89,7 @@ func TestEveryFormEvictsResults(t *testing.T) {
 				t.Error(err)
 			}
 		}},
-		{"several runs", 511, shared, func(t *testing.T, s *postgres.Store, w *wire, _ string, leases []runstore.Lease) {
+		{"several runs", 511, shared, 1, func(t *testing.T, s *postgres.Store, w *wire, _ string, leases []runstore.Lease) {
 			errs := coalesced(t, s, shared, func(i int) error {
 				_, err := s.Commit(t.Context(), withID(leases[i], "id", "event"))
 				return err
@@ -112,8 +114,8 @@ func TestEveryFormEvictsResults(t *testing.T) {
 					SELECT no, i, 0, 0, created, 0, CASE WHEN i < $2 THEN 'b'::bytea ELSE 'n' END || int8send(i), '{}' FROM tapestore.runs, generate_series(0, $1 - 1) i`, tc.results, ids)
 				exec(t, conn, `UPDATE tapestore.runs SET batches = $1`, tc.results)
 				tc.do(t, s, w, address, leases)
-				if n := len(w.sent()); n != 1 {
-					t.Errorf("%d statements were sent, want 1", n)
+				if n := len(w.sent()); n != tc.sent {
+					t.Errorf("%d statements were sent, want %d", n, tc.sent)
 				}
 				for _, l := range leases {
 					if rows := get[int](t, conn, `SELECT count(*) FROM tapestore.batches WHERE run = (SELECT no FROM tapestore.runs WHERE id = $1)`, []byte(l.Run)); rows != want {

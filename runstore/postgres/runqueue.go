@@ -32,10 +32,10 @@ type request struct {
 	ttl   time.Duration
 	write *write
 	size  int
-	// sendAlone is set when the write was part of a merged statement that was not applied. The
-	// write is then sent in a statement of its own.
-	sendAlone bool
-	timed     bool // see timedLeases
+	// byFunction is set when a commit statement did not apply the write. tapestore.write then performs it, or
+	// explains why it is refused.
+	byFunction bool
+	timed      bool // see timedLeases
 
 	// acquire is set if the write is an acquire without guards, writes or preemption. Of several
 	// such requests for one run in a round trip, only the first is sent to the server; its result

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -13,15 +14,13 @@ import (
 type statement struct {
 	sql      string
 	args     []any
-	read     func(rows pgx.Rows, a *writeResult) error // reads its one row; nil if the statement returns none
+	read     func(rows pgx.Rows, a *writeResult) error // reads its one row, or the rows of a commit statement; nil if the statement returns none
 	err      error                                     // of this statement, in a batch that failed
 	requests []*request
-	form     form   // for a commit
 	base     *int64 // of the positions, if the handle adds it
 	onConn   func() // if not nil, called once there is a connection
 
-	// For a statement with several batches: the requests by run, and whether each run's were
-	// applied.
+	// For a commit statement: the requests by run, and whether each run's were applied.
 	groups  [][]*request
 	applied []bool
 }
@@ -37,7 +36,7 @@ func (e *engine) statements(group []*request) (all []*statement, contenders []*r
 		st := &statement{requests: []*request{r}}
 		switch {
 		case r.direct():
-			for r.mergeable() && !r.sendAlone && i+1 < len(group) && group[i+1].mergeable() && group[i+1].fence == r.fence {
+			for r.mergeable() && i+1 < len(group) && group[i+1].mergeable() && group[i+1].fence == r.fence {
 				i++
 				st.requests = append(st.requests, group[i])
 			}
@@ -94,8 +93,8 @@ func (e *engine) sendGroup(ctx context.Context, group []*request) {
 					r.err = err
 				case st.groups == nil:
 					r.result = answers[i]
-				case !st.applied[0]: // one of the merged appends was refused, or is a repeat
-					r.sendAlone = true
+				case !st.applied[0]:
+					r.byFunction = true
 					rest = append(rest, r)
 				}
 			}
@@ -216,17 +215,14 @@ func (e *engine) sendBatch(ctx context.Context, conn *pgx.Conn, all []*statement
 	return results.Close() // returns the error of the commit itself
 }
 
-// scanRow reads the one row that st returns, if it returns any, into a.
+// scanRow reads what st returns: a commit statement one row for each run, other statements one row or none.
 func scanRow(rows pgx.Rows, st *statement, a *writeResult) error {
 	if st.read == nil {
 		rows.Close()
 		return rows.Err()
 	}
-	if !rows.Next() {
-		if err := rows.Err(); err != nil {
-			return err
-		}
-		return errNoAnswer
+	if st.groups == nil && !rows.Next() {
+		return cmp.Or(rows.Err(), errNoAnswer)
 	}
 	return st.read(rows, a)
 }

@@ -10,8 +10,8 @@ import (
 // A commit that appends events under a fence is one SQL statement. The statement may also store a
 // result under an id, check versions, and put records with their index entries. It has three forms:
 //
-//	alone   one batch; if it is not applied, the statement calls tapestore.write
-//	merged  several batches of events for one run, under one fence
+//	one     one batch with one event, or one record, or both
+//	merged  one batch, or several batches of events for one run, under one fence
 //	multi   batches for several runs; skips each run whose row is locked
 //
 // It is not simple because a statement has one snapshot and may then wait for the row of its run.
@@ -28,13 +28,12 @@ import (
 //  4. If a record exists already, last_seq and batches of the locked row equal those of the
 //     snapshot. Every write that changes records of a run changes one of the two. So the versions
 //     in the snapshot are current.
-//  5. If a condition does not hold, the statement changes nothing. tapestore.write, which is
-//     VOLATILE and so has a newer snapshot, then returns the first result of the id, explains the
-//     refusal, or applies a batch that had only lost a race against another writer, whose lease is
-//     timed or that evicts results, in the same round trip. The batches of the other forms are sent
-//     again, each in another statement.
+//  5. If a condition does not hold for a run, the statement changes nothing of the run and returns no row for it.
+//     The batches are sent again in calls of tapestore.write, which is VOLATILE and so has a newer
+//     snapshot. It returns the first result of the id, explains the refusal, or applies a batch that
+//     had only lost a race against another writer, whose lease is timed or that evicts results.
 //  6. The commit with which the results of its run reach or pass a multiple of 128 evicts the oldest
-//     ones. In the form alone tapestore.write performs that commit, the other forms evict.
+//     ones. Of the form one tapestore.write performs that commit, the other forms evict.
 //
 // Outline: a form selects a file and parts of it: sql/append_one.sql for one event or record,
 // sql/append.sql for the others. form.statement assembles the text, once per form; commitArgs
@@ -45,13 +44,15 @@ import (
 // that is guarded to be new is only inserted.
 //
 // Rejected: tapestore.write for every commit. PL/pgSQL runs about ten statements for what is one
-// here, in twice the server's time, and for one run only (BenchmarkAppend).
+// here, in twice the server's time, and for one run only (BenchmarkAppend). A call of it in the
+// statement, for a batch that is not applied: refusals then take one round trip instead of two, but
+// every commit prepares the call, which costs a thirtieth of the hand-written statement.
 
 // form identifies a variant of the commit statement by the parts that it has.
 type form struct {
-	multi, alone bool
-	oneEvent     bool // alone, with one event, at most one guard, and at most one record, without index entries
-	noEvent      bool // oneEvent, but without the event
+	multi    bool
+	oneEvent bool // one batch, with one event, at most one guard, and at most one record, without index entries
+	noEvent  bool // oneEvent, but without the event
 
 	ids, guards, puts bool // except with oneEvent, guards and puts are set together, and index entries belong to them
 	inserts           bool // one record, which is guarded to be new; then guards and puts are unset
@@ -74,15 +75,14 @@ func init() {
 		for _, ids := range both {
 			addForms(form{multi: true, ids: ids, guards: records, puts: records})
 			for _, timed := range both {
-				addForms(form{ids: ids, timed: timed}) // merged
-				f := form{alone: true, ids: ids, timed: timed}
-				array, one, guarded, put, fresh := f, f, f, f, f
-				array.guards, array.puts = records, records
+				f := form{ids: ids, timed: timed}
+				merged, one, guarded, put, fresh := f, f, f, f, f
+				merged.guards, merged.puts = records, records
 				one.oneEvent, one.guards, one.puts = true, records, records
 				guarded.oneEvent, guarded.guards = true, true
 				put.oneEvent, put.puts = true, true
 				fresh.oneEvent, fresh.inserts = true, true
-				addForms(array, one, guarded, put, fresh)
+				addForms(merged, one, guarded, put, fresh)
 				if ids { // an event or an id carries the nonce; without an event the nonce serves as the id
 					one.noEvent, put.noEvent, fresh.noEvent = records, true, true
 					addForms(one, put, fresh)
@@ -106,7 +106,6 @@ func (f form) statement() commitStatement {
 	var parts []string
 	for part, has := range map[string]bool{
 		"multi":   f.multi,
-		"alone":   f.alone,
 		"event":   !f.noEvent,
 		"named":   f.ids,
 		"guarded": f.guards,

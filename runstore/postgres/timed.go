@@ -9,8 +9,8 @@ import (
 // timedLeases remembers the leases for which the time of an append matters: those that are strict
 // or have a bound on their progress. An append under such a lease locks the row before it reads the
 // clock, see sql/lease_renew.sql. The statement for other leases leaves that out. It applies nothing
-// under a timed lease; tapestore.write then performs the append, in the same round trip, and the
-// handle remembers the lease.
+// under a timed lease; tapestore.write then performs the append. The handle remembers the lease from
+// such a result, and from its own grants.
 type timedLeases struct {
 	mu     sync.Mutex
 	fences map[runstore.RunID]runstore.Fence
@@ -30,10 +30,10 @@ func (l *timedLeases) has(r *request) bool {
 	return len(l.fences) > 0 && l.fences[r.run] == r.fence
 }
 
-// learn records what the result of a write shows about its lease.
+// learn records what the result of a write shows about the current lease of its run.
 func (l *timedLeases) learn(r *request) {
 	holder := r.result.head.Holder
-	if !r.direct() || !holder.Strict && holder.MaxStall == 0 {
+	if r.result.status != statusApplied || !holder.Strict && holder.MaxStall == 0 {
 		return
 	}
 	l.mu.Lock()
@@ -41,5 +41,5 @@ func (l *timedLeases) learn(r *request) {
 	if l.fences == nil || len(l.fences) >= maxTimed {
 		l.fences = map[runstore.RunID]runstore.Fence{}
 	}
-	l.fences[r.run] = r.fence
+	l.fences[r.run] = runstore.Lease{Run: r.run, Owner: holder.Owner, Token: holder.Token, Grant: r.result.head.Grant}.Fence()
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
-// TestTimedLeases checks that a handle remembers, from the first append under a lease, whether the
-// time matters to it.
+// TestTimedLeases checks that a handle knows whether the time matters to a lease: from its own grant, or from the
+// first append under a lease that another handle took.
 func TestTimedLeases(t *testing.T) {
 	t.Parallel()
-	s := open(t, database(t))
+	address := database(t)
+	s, other := open(t, address), open(t, address)
 	for i, tc := range []struct {
 		spec runstore.LeaseSpec
 		want bool
@@ -28,13 +29,17 @@ func TestTimedLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := appending(created.Lease, "event")
-		if postgres.Timed(s, b) {
-			t.Errorf("%+v: timed before the first append", tc.spec)
-		}
-		commit(t, s, b)
 		if timed := postgres.Timed(s, b); timed != tc.want {
-			t.Errorf("%+v: timed: %v, want %v", tc.spec, timed, tc.want)
+			t.Errorf("%+v: timed by the grant: %v, want %v", tc.spec, timed, tc.want)
+		}
+		if postgres.Timed(other, b) {
+			t.Errorf("%+v: timed for another handle before its first append", tc.spec)
+		}
+		commit(t, other, b)
+		if timed := postgres.Timed(other, b); timed != tc.want {
+			t.Errorf("%+v: timed by the first append: %v, want %v", tc.spec, timed, tc.want)
 		}
 		commit(t, s, b)
+		commit(t, other, b)
 	}
 }

@@ -273,16 +273,3 @@ BEGIN
 	WHERE no = r.no;
 	RETURN tapestore.tell(1, clock, first_seq, r.last_seq, versions, r, s.epoch);
 END $$;
-
--- commit_fenced is tapestore.write for a commit whose own statement was not applied. It has the parameters
--- of such commits alone, because the statement prepares the call each time, though few make it.
-CREATE OR REPLACE FUNCTION tapestore.commit_fenced(run_id bytea, this_nonce bigint, result_name bytea, fence_token bigint, fence_grant bytea, fence_owner bytea,
-	want_keys bytea[], want_versions bigint[], kinds bytea[], payloads bytea[], record_keys bytea[], record_values bytea[], record_events integer[],
-	place_records integer[], place_names bytea[], place_times timestamptz[], place_afters bigint[])
-RETURNS jsonb LANGUAGE plpgsql VOLATILE SET timezone = 'UTC' SET bytea_output = 'hex' AS $$
-BEGIN
-	RETURN to_jsonb(tapestore.write(0::smallint, run_id, this_nonce, result_name, fence_token, fence_grant, fence_owner,
-		NULL, NULL, NULL, want_keys, want_versions, NULL, NULL, NULL, false, 0, NULL, NULL,
-		0, kinds, payloads, record_keys, record_values, record_events, place_records, place_names, place_times, place_afters,
-		NULL, false, NULL, NULL, false, false, false, false));
-END $$;

@@ -1,19 +1,17 @@
 -- append is the fenced write of batches of one run, under one fence, or of batches of several runs;
 -- see statement.go for its invariants and append_one for the conditions and parts that it shares.
 --
--- Parts: alone, there is one batch, and if a condition does not hold, the statement returns the
--- result of tapestore.commit_fenced; without it the statement applies the batches of a run or
--- changes nothing, and returns arrays with one element for each run whose batches it applied; multi,
--- there are several runs, and the statement skips those whose row is locked; named, results have
--- names; records, records are guarded or put; timed.
+-- Parts: multi, there are several runs, and the statement skips those whose row is locked; without
+-- it the statement applies the batches of one run or changes nothing; named, results have names;
+-- records, records are guarded or put; timed. The statement returns a row for each run whose batches
+-- it applied: the number of the run, the time, the last seq and the versions of the records.
 --
 -- The conditions look up each row in a sub-select; as joins they might read all results or records
 -- of the run, or all runs. A new record gets a version above that of every deleted record of the
 -- run.
 --
--- At every 128th result of a run, the oldest are evicted. tapestore.commit_fenced does it for a batch
--- that is alone. Other statements do it themselves, because they carry many results: to send the
--- batches of every 128th again would cost more.
+-- At every 128th result of a run, the statement evicts the oldest. It leaves that to no other
+-- statement, unlike append_one, because it may carry many results.
 --
 -- $1 to $7 are scalars, and with multi arrays with one element per run: id of the run, token, grant
 -- id, owner, position of transaction 0, number of events, number of names. The others are arrays
@@ -59,7 +57,6 @@ WITH r AS ( -- if not multi
 	WHERE runs.id = $1::bytea AND runs.token = $2::bigint AND runs.grant_id = $3::bytea AND runs.owner = $4::bytea AND grant_state = 1 AND NOT purged
 		AND (void_nonces IS NULL OR NOT void_nonces && $10::bigint[])
 		AND greatest(runs.last_position + 1, $5::bigint + (txid_current() << 14)) + $6::bigint - 1 < 9007199254740992
-		AND (runs.batches + 1) % 128 <> 0 -- if alone named
 		AND (runs.last_seq, runs.batches) = (SELECT seen.last_seq, seen.batches FROM tapestore.runs AS seen WHERE seen.id = $1::bytea) -- if records
 		AND NOT EXISTS (SELECT FROM unnest($13::bigint[], $18::bytea[]) AS new (i, id) -- if named
 			WHERE new.i = 1::bigint AND (SELECT true FROM tapestore.batches WHERE run = runs.no AND batches.id = new.id)) -- if named
@@ -106,7 +103,7 @@ WITH r AS ( -- if not multi
 	FROM r JOIN unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[]) AS new (i, n, first, last, nonce, id) USING (i)
 )
 -- end
--- if named not alone
+-- if named
 , kept AS MATERIALIZED (
 	SELECT no, batches, (SELECT named.n FROM tapestore.batches AS named
 		WHERE named.run = no AND get_byte(named.id, 0) <> 110 ORDER BY named.n DESC OFFSET 127 LIMIT 1) AS named
@@ -116,25 +113,7 @@ WITH r AS ( -- if not multi
 		AND (get_byte(batches.id, 0) = 110 OR batches.n < kept.named)
 )
 -- end
--- if alone
-SELECT now, last_seq, CASE WHEN now IS NULL THEN tapestore.commit_fenced(run_id => $1::bytea, this_nonce => ($10::bigint[])[1]
-	, result_name => ($18::bytea[])[1] -- if named
-	, result_name => NULL -- if not named
-	, fence_token => $2::bigint, fence_grant => $3::bytea, fence_owner => $4::bytea
-	, want_keys => $20::bytea[], want_versions => $21::bigint[] -- if records
-	, want_keys => NULL, want_versions => NULL -- if not records
-	, kinds => $11::bytea[], payloads => $12::bytea[]
-	, record_keys => $23::bytea[], record_values => $24::bytea[], record_events => $25::integer[] -- if records
-	, record_keys => NULL, record_values => NULL, record_events => NULL -- if not records
-	, place_records => $27::integer[], place_names => $28::bytea[], place_times => $29::timestamptz[], place_afters => $30::bigint[] -- if records
-	, place_records => NULL, place_names => NULL, place_times => NULL, place_afters => NULL -- if not records
-	) END
-	, ARRAY(SELECT version FROM changed WHERE changed.i = r.i ORDER BY k) -- if records
-FROM (SELECT) AS one LEFT JOIN r ON true
--- end
--- if not alone
-SELECT array_agg(i), array_agg(now), array_agg(last_seq)
+SELECT i, now, last_seq
 	, '{}'::bigint[] -- if not records
-	, ARRAY(SELECT version FROM changed ORDER BY k) -- if records
+	, ARRAY(SELECT version FROM changed WHERE changed.i = r.i ORDER BY k) -- if records
 FROM r
--- end

@@ -1,8 +1,7 @@
 -- append_one is the fenced write of one event, of one record, or of both, under at most one id and
 -- one guard. One statement checks the fence on the row of the run, assigns the seq and the
 -- position, and stores what belongs to the write; see statement.go for its invariants. It returns
--- the time, the last seq, the result of tapestore.commit_fenced as JSON if a condition did not
--- hold, and if there is a record the versions.
+-- 1, the time, the last seq and the versions of the records, or no row if a condition did not hold.
 --
 -- Parts: event, there is an event; named, there is a name for the result; guarded, the version of a
 -- record is checked; puts, a record is put; inserts, a record is put that is guarded to be new;
@@ -17,9 +16,7 @@
 --
 -- The condition on the position is one expression, because a condition on the number of the
 -- transaction alone would be another node of the plan. For the condition on the time of a lease see
--- lease_renew. A write of a lease for which the time matters is performed by tapestore.write if it
--- is not timed. The result of tapestore.commit_fenced is JSON, so that writes which do not call it
--- pay nothing for its columns.
+-- lease_renew.
 WITH r AS (
 	UPDATE tapestore.runs SET progressed = clock_timestamp()
 		, last_seq = runs.last_seq + 1, last_position = greatest(runs.last_position + 1, $5::bigint + (txid_current() << 14)) -- if event
@@ -86,18 +83,8 @@ WITH r AS (
 	FROM r
 )
 -- end
-SELECT now, last_seq, CASE WHEN now IS NULL THEN tapestore.commit_fenced(run_id => $1::bytea, this_nonce => $10::bigint
-	, result_name => $18::bytea -- if named
-	, result_name => NULL -- if not named
-	, fence_token => $2::bigint, fence_grant => $3::bytea, fence_owner => $4::bytea
-	, want_keys => ARRAY[$20::bytea], want_versions => ARRAY[$21::bigint] -- if guarded
-	, want_keys => ARRAY[$23::bytea], want_versions => ARRAY[0::bigint] -- if inserts
-	, want_keys => NULL, want_versions => NULL -- if not guarded not inserts
-	, kinds => ARRAY[$11::bytea], payloads => ARRAY[$12::bytea] -- if event
-	, kinds => NULL, payloads => NULL -- if not event
-	, record_keys => ARRAY[$23::bytea], record_values => ARRAY[$24::bytea], record_events => ARRAY[$25::integer] -- if record
-	, record_keys => NULL, record_values => NULL, record_events => NULL -- if not record
-	, place_records => NULL, place_names => NULL, place_times => NULL, place_afters => NULL) END
+SELECT 1::bigint, now, last_seq
+	, '{}'::bigint[] -- if not record
 	, ARRAY(SELECT version FROM changed) -- if puts
 	, ARRAY[coalesce(version_floor, 0) + 1] -- if inserts
-FROM (SELECT) AS one LEFT JOIN r ON true
+FROM r

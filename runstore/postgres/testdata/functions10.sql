@@ -1,4 +1,4 @@
--- The functions of version 9 of the schema, without bodies: a migration must be able to replace them in place.
+-- The functions of version 10 of the schema, without bodies: a migration must be able to replace them in place.
 CREATE FUNCTION tapestore.collect(run_id bytea, most integer) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
 CREATE FUNCTION tapestore.commit_fenced(run_id bytea, this_nonce bigint, result_name bytea, fence_token bigint, fence_grant bytea, fence_owner bytea, want_keys bytea[], want_versions bigint[], kinds bytea[], payloads bytea[], record_keys bytea[], record_values bytea[], record_events integer[], place_records integer[], place_names bytea[], place_times timestamp with time zone[], place_afters bigint[]) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;
 CREATE FUNCTION tapestore.demand(a tapestore.answer) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'a stub'; END $$;

@@ -1,0 +1,2 @@
+-- Only functions change: commits call tapestore.commit_fenced no more. A schema that has it keeps it, for older
+-- programs that are still open.
