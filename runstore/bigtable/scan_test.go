@@ -369,3 +369,60 @@ func TestScanLeavesRecentEntries(t *testing.T) {
 		return
 	}
 }
+
+// TestScanLeavesEntriesOfWritesUnderWay checks that a scan does not delete the index entries of a write that arrives
+// after the scan, although the run's last change is long ago. The scan deletes former entries of the same run.
+func TestScanLeavesEntriesOfWritesUnderWay(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		change
+		entries int // that are true after the write
+	}{
+		{change{"commit", func(t testing.TB, s *bigtable.Store) runstore.Lease {
+			lease := holding(t, s)
+			b := appending(lease, "event")
+			b.Put("old", nil, runstore.Place{Index: "queue", At: runstore.After(2 * time.Hour)})
+			commit(t, s, b)
+			return lease
+		}, committing(func(b *runstore.Batch) { b.Writes, b.Runnable = someWrites(), runstore.After(0) }), true}, 4},
+		{change{"create anew", purged, creating(runstore.RunSpec{ID: "run", Writes: someWrites(), Runnable: runstore.After(0)}), false}, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s, scanner, tbl := openBare(t, table), openBare(t, table), raw(t, table)
+			lease := c.before(t, s)
+			former := keys(t, tbl, "i")
+			held := server(t).Hold(1, served(table, swaps))
+			defer held.Stop()
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.do(t.Context(), s, lease)
+				done <- err
+			}()
+			met(t, held, 1)
+			ahead := slices.DeleteFunc(keys(t, tbl, "i"), func(k string) bool { return slices.Contains(former, k) })
+			if len(ahead) < 2 {
+				t.Fatalf("%d entries were written ahead of the run's head, want those in \"queue\" and IndexRunnable at least", len(ahead))
+			}
+			var left []string
+			await(t, "a scan deletes a former entry", func() bool {
+				scanAll(t, scanner)
+				left = keys(t, tbl, "i")
+				return slices.ContainsFunc(former, func(k string) bool { return !slices.Contains(left, k) })
+			})
+			for _, k := range ahead {
+				if !slices.Contains(left, k) {
+					t.Errorf("a scan has deleted the entry %q of the write that is under way", k)
+				}
+			}
+			held.Stop()
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if n := scanAll(t, scanner); n != c.entries {
+				t.Errorf("after the write there are %d entries, want %d", n, c.entries)
+			}
+		})
+	}
+}
