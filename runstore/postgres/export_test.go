@@ -197,3 +197,6 @@ func SQLState(err error) string {
 	}
 	return ""
 }
+
+// CloseConnections closes the connections of a handle. The next operation makes a new one.
+func CloseConnections(s *Store) { s.engine.pool.Reset() }

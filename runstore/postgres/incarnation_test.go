@@ -209,9 +209,12 @@ func TestHandleMeetsAnOlderStore(t *testing.T) {
 	exec(t, conn, fmt.Sprintf(`ALTER DATABASE %q RENAME TO %q`, name(newer), name(newer)+"-replaced"))
 	exec(t, conn, fmt.Sprintf(`ALTER DATABASE %q RENAME TO %q`, name(older), name(newer)))
 	network.Reset()
-	// The lease is another handle's, so that the commit is made before s has a new connection.
-	commit(t, s, appending(hold(t, open(t, newer), "next"), "after"))
-	if p := feed(t, s, last, 1)[0].Position; p <= last || p > last+1<<40 {
+	// The lease is another handle's, and s has no connection left, so that the statement of the commit is made
+	// before s has a new one.
+	lease := hold(t, open(t, newer), "next")
+	postgres.CloseConnections(s)
+	commit(t, s, appending(lease, "after"))
+	if p := get[runstore.Position](t, connect(t, newer), `SELECT last_position FROM tapestore.runs WHERE id = 'next'`); p <= last || p > last+1<<40 {
 		t.Errorf("got the position %d, want one soon after %d", p, last)
 	}
 }
