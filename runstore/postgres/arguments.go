@@ -133,7 +133,7 @@ func (a *commitArgs) statement(f form) (sql string, args []any) {
 // oneEventForm returns the form for one event. ok is false if r has more than that form takes.
 func (r *request) oneEventForm() (f form, ok bool) {
 	w := r.write
-	f = form{oneEvent: true, noEvent: w.recordOnly(), ids: r.storedKey() != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
+	f = form{alone: true, oneEvent: true, noEvent: w.recordOnly(), ids: r.storedKey() != nil, guards: len(w.guards) > 0, puts: len(w.keys) > 0}
 	if f.guards && f.puts && w.guards[0].Version == 0 && string(w.guards[0].Key) == string(w.keys[0]) {
 		f.inserts, f.guards, f.puts = true, false, false
 	}
@@ -194,7 +194,7 @@ func (st *statement) commit(base int64) {
 	}
 	var args commitArgs
 	args.add(base, st.requests)
-	st.sql, st.args = args.statement(form{timed: first.timed})
+	st.sql, st.args = args.statement(form{alone: len(st.requests) == 1, timed: first.timed})
 }
 
 // readCommitted reads the rows of a commit statement, one for each run whose batches it applied, into the

@@ -94,7 +94,7 @@ func StatementFaults() []string {
 }
 
 // StatementOfAnEvent returns the statement of a commit of events, without an id.
-func StatementOfAnEvent() string { return commitStatements[form{oneEvent: true}]().sql }
+func StatementOfAnEvent() string { return commitStatements[form{alone: true, oneEvent: true}]().sql }
 
 // StatementOf returns the statement of a commit and its arguments.
 func StatementOf(s *Store, b runstore.Batch) (sql string, args []any) {

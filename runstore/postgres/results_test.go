@@ -49,8 +49,8 @@ func TestIDsOutliveWritesWithoutOne(t *testing.T) {
 }
 
 // TestEveryFormEvictsResults checks that a commit that brings the results of its run to a multiple of
-// 128 evicts, whatever statement it takes: all but the last 256 and the last 128 that have a name. What has
-// scalar arguments is sent again, as a call of tapestore.write.
+// 128 evicts, whatever statement it takes: all but the last 256 and the last 128 that have a name. A
+// batch that is alone is sent again for that, as a call of tapestore.write.
 func TestEveryFormEvictsResults(t *testing.T) {
 	t.Parallel()
 	withID := func(l runstore.Lease, id any, data ...string) runstore.Batch {
@@ -73,7 +73,7 @@ func TestEveryFormEvictsResults(t *testing.T) {
 		do      func(t *testing.T, s *postgres.Store, w *wire, address string, leases []runstore.Lease)
 	}{
 		{"an event", 511, 1, 2, alone(func(l runstore.Lease) runstore.Batch { return withID(l, "id", "event") })},
-		{"two events", 511, 1, 1, alone(func(l runstore.Lease) runstore.Batch { return withID(l, "id", "one", "two") })},
+		{"two events", 511, 1, 2, alone(func(l runstore.Lease) runstore.Batch { return withID(l, "id", "one", "two") })},
 		{"a record", 511, 1, 2, alone(func(l runstore.Lease) runstore.Batch {
 			b := runstore.NewBatch(l.Run, l.Fence())
 			b.Put("key", nil)

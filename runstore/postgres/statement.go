@@ -10,8 +10,8 @@ import (
 // A commit that appends events under a fence is one SQL statement. The statement may also store a
 // result under an id, check versions, and put records with their index entries. It has three forms:
 //
-//	one     one batch with one event, or one record, or both
-//	merged  one batch, or several batches of events for one run, under one fence
+//	alone   one batch
+//	merged  several batches of events for one run, under one fence
 //	multi   batches for several runs; skips each run whose row is locked
 //
 // It is not simple because a statement has one snapshot and may then wait for the row of its run.
@@ -33,7 +33,7 @@ import (
 //     snapshot. It returns the first result of the id, explains the refusal, or applies a batch that
 //     had only lost a race against another writer, whose lease is timed or that evicts results.
 //  6. The commit with which the results of its run reach or pass a multiple of 128 evicts the oldest
-//     ones. Of the form one tapestore.write performs that commit, the other forms evict.
+//     ones. In the form alone tapestore.write performs that commit, the other forms evict.
 //
 // Outline: a form selects a file and parts of it: sql/append_one.sql for one event or record,
 // sql/append.sql for the others. form.statement assembles the text, once per form; commitArgs
@@ -50,9 +50,9 @@ import (
 
 // form identifies a variant of the commit statement by the parts that it has.
 type form struct {
-	multi    bool
-	oneEvent bool // one batch, with one event, at most one guard, and at most one record, without index entries
-	noEvent  bool // oneEvent, but without the event
+	multi, alone bool
+	oneEvent     bool // alone, with one event, at most one guard, and at most one record, without index entries
+	noEvent      bool // oneEvent, but without the event
 
 	ids, guards, puts bool // except with oneEvent, guards and puts are set together, and index entries belong to them
 	inserts           bool // one record, which is guarded to be new; then guards and puts are unset
@@ -75,14 +75,15 @@ func init() {
 		for _, ids := range both {
 			addForms(form{multi: true, ids: ids, guards: records, puts: records})
 			for _, timed := range both {
-				f := form{ids: ids, timed: timed}
-				merged, one, guarded, put, fresh := f, f, f, f, f
-				merged.guards, merged.puts = records, records
+				addForms(form{ids: ids, timed: timed}) // merged
+				f := form{alone: true, ids: ids, timed: timed}
+				array, one, guarded, put, fresh := f, f, f, f, f
+				array.guards, array.puts = records, records
 				one.oneEvent, one.guards, one.puts = true, records, records
 				guarded.oneEvent, guarded.guards = true, true
 				put.oneEvent, put.puts = true, true
 				fresh.oneEvent, fresh.inserts = true, true
-				addForms(merged, one, guarded, put, fresh)
+				addForms(array, one, guarded, put, fresh)
 				if ids { // an event or an id carries the nonce; without an event the nonce serves as the id
 					one.noEvent, put.noEvent, fresh.noEvent = records, true, true
 					addForms(one, put, fresh)
@@ -106,6 +107,7 @@ func (f form) statement() commitStatement {
 	var parts []string
 	for part, has := range map[string]bool{
 		"multi":   f.multi,
+		"alone":   f.alone,
 		"event":   !f.noEvent,
 		"named":   f.ids,
 		"guarded": f.guards,

@@ -1,17 +1,19 @@
 -- append is the fenced write of batches of one run, under one fence, or of batches of several runs;
 -- see statement.go for its invariants and append_one for the conditions and parts that it shares.
 --
--- Parts: multi, there are several runs, and the statement skips those whose row is locked; without
--- it the statement applies the batches of one run or changes nothing; named, results have names;
--- records, records are guarded or put; timed. The statement returns a row for each run whose batches
--- it applied: the number of the run, the time, the last seq and the versions of the records.
+-- Parts: alone, there is one batch; multi, there are several runs, and the statement skips those whose
+-- row is locked; without it the statement applies the batches of one run or changes nothing; named,
+-- results have names; records, records are guarded or put; timed. The statement returns a row for
+-- each run whose batches it applied: the number of the run, the time, the last seq and the versions
+-- of the records.
 --
 -- The conditions look up each row in a sub-select; as joins they might read all results or records
 -- of the run, or all runs. A new record gets a version above that of every deleted record of the
 -- run.
 --
--- At every 128th result of a run, the statement evicts the oldest. It leaves that to no other
--- statement, unlike append_one, because it may carry many results.
+-- At every 128th result of a run, the oldest are evicted. tapestore.write does it for a batch that is
+-- alone. Other statements do it themselves, because they carry many results: to send the batches of
+-- every 128th again would cost more.
 --
 -- $1 to $7 are scalars, and with multi arrays with one element per run: id of the run, token, grant
 -- id, owner, position of transaction 0, number of events, number of names. The others are arrays
@@ -57,6 +59,7 @@ WITH r AS ( -- if not multi
 	WHERE runs.id = $1::bytea AND runs.token = $2::bigint AND runs.grant_id = $3::bytea AND runs.owner = $4::bytea AND grant_state = 1 AND NOT purged
 		AND (void_nonces IS NULL OR NOT void_nonces && $10::bigint[])
 		AND greatest(runs.last_position + 1, $5::bigint + (txid_current() << 14)) + $6::bigint - 1 < 9007199254740992
+		AND (runs.batches + 1) % 128 <> 0 -- if alone named
 		AND (runs.last_seq, runs.batches) = (SELECT seen.last_seq, seen.batches FROM tapestore.runs AS seen WHERE seen.id = $1::bytea) -- if records
 		AND NOT EXISTS (SELECT FROM unnest($13::bigint[], $18::bytea[]) AS new (i, id) -- if named
 			WHERE new.i = 1::bigint AND (SELECT true FROM tapestore.batches WHERE run = runs.no AND batches.id = new.id)) -- if named
@@ -103,7 +106,7 @@ WITH r AS ( -- if not multi
 	FROM r JOIN unnest($13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bytea[]) AS new (i, n, first, last, nonce, id) USING (i)
 )
 -- end
--- if named
+-- if named not alone
 , kept AS MATERIALIZED (
 	SELECT no, batches, (SELECT named.n FROM tapestore.batches AS named
 		WHERE named.run = no AND get_byte(named.id, 0) <> 110 ORDER BY named.n DESC OFFSET 127 LIMIT 1) AS named
