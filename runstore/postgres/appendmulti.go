@@ -32,7 +32,8 @@ func (e *engine) appendMulti(ctx context.Context, groups []*runGroup) {
 		g.leftOut = spoilt || err == nil && !st.applied[i]
 		for _, r := range g.group {
 			r.err = err
-			r.byFunction = r.byFunction || err == nil && !st.applied[i]
+			// Several batches of a run may only have met a locked row. They are sent as one statement again.
+			r.byFunction = r.byFunction || err == nil && !st.applied[i] && len(g.group) == 1
 		}
 	}
 }

@@ -214,9 +214,12 @@ func (st *statement) readCommitted(rows pgx.Rows, _ *writeResult) error {
 		for _, r := range group {
 			n, puts := runstore.Seq(r.appends()), len(r.write.keys)
 			end += n
-			r.result = writeResult{status: statusApplied, now: timeOf(now), last: end, versions: versions[:puts:puts]}
+			r.result = writeResult{status: statusApplied, now: timeOf(now), last: end}
 			if n > 0 {
 				r.result.first = end - n + 1
+			}
+			if puts > 0 {
+				r.result.versions = versions[:puts:puts]
 			}
 			versions = versions[puts:]
 		}

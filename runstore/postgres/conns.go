@@ -109,6 +109,13 @@ func (e *engine) boundStatement(conn *pgxpool.Conn) (stop func() bool) {
 
 const boundKey = "tapestore.bound"
 
+// boundAgain makes the time of boundStatement begin anew, for the next statement of a connection.
+func (e *engine) boundAgain(conn *pgx.Conn) {
+	if bound, ok := conn.PgConn().CustomData()[boundKey].(*time.Timer); ok {
+		bound.Reset(e.opts.StatementTimeout + time.Second)
+	}
+}
+
 // unbindStatement lifts the bound of boundStatement for a statement that may take longer.
 func unbindStatement(conn *pgx.Conn) {
 	if bound, ok := conn.PgConn().CustomData()[boundKey].(*time.Timer); ok {

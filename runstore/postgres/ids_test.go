@@ -110,11 +110,12 @@ func TestCommitsWithIDsShareAStatement(t *testing.T) {
 			address := database(t)
 			w := &wire{}
 			s := open(t, with(address, "default_query_exec_mode="+mode), w.through)
-			const n, repeat, late = 9, 3, 5
+			const n, repeat, late, updated = 9, 3, 5, 7
 			leases := holdMany(t, s, n)
 			for _, l := range leases {
 				commit(t, s, usual(l, "before", "key", 0, runstore.Place{Index: "before", At: runstore.After(0)}))
 			}
+			commit(t, s, usual(leases[updated], "update", "key", 1))
 			batch := func(i int) runstore.Batch {
 				id, version := runstore.BatchID(fmt.Sprint("batch ", i)), runstore.Version(1)
 				switch i {
@@ -122,6 +123,8 @@ func TestCommitsWithIDsShareAStatement(t *testing.T) {
 					id, version = "before", 0
 				case late:
 					version = 0
+				case updated:
+					version = 2
 				}
 				b := usual(leases[i], id, "key", version, runstore.Place{Index: "after", At: runstore.After(0)})
 				if i%2 == 0 {
@@ -156,6 +159,9 @@ func TestCommitsWithIDsShareAStatement(t *testing.T) {
 				want := runstore.Committed{FirstSeq: 2, LastSeq: 2, Versions: []runstore.Version{2}}
 				if i%2 == 0 {
 					want.LastSeq, want.Versions = 3, []runstore.Version{2, 1}
+				}
+				if i == updated {
+					want.FirstSeq, want.LastSeq, want.Versions = 3, 3, []runstore.Version{3}
 				}
 				if i == repeat {
 					want = runstore.Committed{FirstSeq: 1, LastSeq: 1, Versions: []runstore.Version{1}, Replayed: true}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -69,21 +70,39 @@ func fenceArgs(f runstore.Fence) []any {
 }
 
 // sendGroup sends the requests of one run in one round trip, which is one transaction, and fills in
-// a result or an error for each. If one statement fails in a way that may concern it alone,
+// a result or an error for each. What a commit statement did not apply, and contenders whose result is
+// not clear, follow in a second one. If one statement fails in a way that may concern it alone,
 // sendGroup sends each request by itself.
 func (e *engine) sendGroup(ctx context.Context, group []*request) {
+	if slices.ContainsFunc(group, (*request).mayEndLease) {
+		for _, r := range group { // a second round trip would come after the end of the lease
+			r.byFunction = r.byFunction || r.direct()
+		}
+	}
+	for _, r := range e.sendTogether(ctx, group) {
+		e.sendGroup(ctx, []*request{r})
+	}
+}
+
+// sendTogether is sendGroup, except that it returns the group if one of its requests may have caused an error for
+// all. A second round trip keeps the connection: it must not wait for one behind the writes of other runs.
+func (e *engine) sendTogether(ctx context.Context, group []*request) (spoilt []*request) {
+	all, contenders := e.statements(group)
+	conn, done, err := e.connect(ctx, purposeOf(group))
+	if err != nil {
+		for _, r := range group {
+			r.result, r.err = writeResult{}, err
+		}
+		return nil
+	}
+	defer done()
 	for len(group) > 0 {
-		all, contenders := e.statements(group)
 		for _, r := range group {
 			r.sent = e.clock.Read()
 		}
-		answers, err := e.roundTrip(ctx, all)
+		answers, err := e.exchange(ctx, conn.Conn(), all)
 		if err != nil && len(group) > 1 && isolatable(err) && ctx.Err() == nil {
-			// One request may have caused the error for all. Send each by itself.
-			for _, r := range group {
-				e.sendGroup(ctx, []*request{r})
-			}
-			return
+			return group
 		}
 		var rest []*request
 		for i, st := range all {
@@ -99,8 +118,16 @@ func (e *engine) sendGroup(ctx context.Context, group []*request) {
 				}
 			}
 		}
-		group = append(resolveContenders(all, contenders, err), rest...)
+		group = append(rest, resolveContenders(all, contenders, err)...)
+		all, contenders = e.statements(group)
 	}
+	return nil
+}
+
+// mayEndLease reports whether r may end the lease under which other requests of its group commit: a release, a
+// purge, a handoff or a preemption.
+func (r *request) mayEndLease() bool {
+	return r.order == orderEnd || r.order == orderAcquire && r.acquire == nil
 }
 
 // resolveContenders fills in the results of further acquires from the result of the first one, and
@@ -136,36 +163,46 @@ func resolveContenders(all []*statement, contenders []*request, err error) (rest
 	return rest
 }
 
-// roundTrip runs statements in one round trip and one transaction. Every attempt of a request starts here,
-// without the result and the error of the attempt before.
+// roundTrip takes a connection and runs statements in one round trip and one transaction.
 func (e *engine) roundTrip(ctx context.Context, all []*statement) ([]writeResult, error) {
-	var requests []*request
-	for _, st := range all {
-		requests = append(requests, st.requests...)
-	}
-	for _, r := range requests {
-		r.result, r.err = writeResult{}, nil // those of an earlier attempt
-	}
-	conn, done, err := e.connect(ctx, purposeOf(requests))
+	conn, done, err := e.connect(ctx, purposeOf(requestsOf(all)))
 	if err != nil {
 		return nil, err
 	}
 	defer done()
+	return e.exchange(ctx, conn.Conn(), all)
+}
+
+func requestsOf(all []*statement) (requests []*request) {
+	for _, st := range all {
+		requests = append(requests, st.requests...)
+	}
+	return requests
+}
+
+// exchange runs statements in one round trip and one transaction over a connection. Every attempt of a request
+// starts here, without the result and the error of the attempt before.
+func (e *engine) exchange(ctx context.Context, conn *pgx.Conn, all []*statement) ([]writeResult, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, notSent{err}
+	}
+	e.boundAgain(conn)
 	if err := e.checkBase(all); err != nil {
 		return nil, err
 	}
-	for _, r := range requests {
+	for _, r := range requestsOf(all) {
+		r.result, r.err = writeResult{}, nil // those of an earlier attempt
 		r.gotConn()
 	}
 	answers := make([]writeResult, len(all))
-	err = acknowledged(conn.Conn(), func() error {
+	err := acknowledged(conn, func() error {
 		for _, st := range all {
 			if st.onConn != nil {
 				st.onConn()
 			}
 		}
 		if len(all) > 1 || e.guarded() {
-			return e.sendBatch(ctx, conn.Conn(), all, answers)
+			return e.sendBatch(ctx, conn, all, answers)
 		}
 		st := all[0]
 		rows, err := conn.Query(ctx, e.sql(st.sql), st.args...)
@@ -176,7 +213,7 @@ func (e *engine) roundTrip(ctx context.Context, all []*statement) ([]writeResult
 		rows.Close()
 		return errors.Join(rows.Err(), err)
 	})
-	return answers, e.recheck(ctx, conn.Conn(), err)
+	return answers, e.recheck(ctx, conn, err)
 }
 
 // sendBatch runs statements in one round trip, after the guard if there is one. They are one
