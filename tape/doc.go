@@ -4,7 +4,8 @@
 //
 // Every change is one commit: the record, the run's seq and the journal entry become visible
 // together or not at all. Conditions that a guard can check are not read first, so most operations
-// take one round trip to the store; the comment of each method says how many.
+// take one round trip to the store; the comment of each method says how many. A commit whose guard does
+// not hold may take a second one.
 //
 // # Fencing
 //

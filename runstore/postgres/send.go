@@ -180,8 +180,8 @@ func requestsOf(all []*statement) (requests []*request) {
 	return requests
 }
 
-// exchange runs statements in one round trip and one transaction over a connection. Every attempt of a request
-// starts here, without the result and the error of the attempt before.
+// exchange runs statements in one round trip and one transaction over a connection. Their requests lose the
+// result and the error of an attempt before.
 func (e *engine) exchange(ctx context.Context, conn *pgx.Conn, all []*statement) ([]writeResult, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, notSent{err}
