@@ -363,8 +363,8 @@ func (s *engine) closeLog(ctx context.Context, x *epochs) (*epochs, error) {
 	}
 	// Up to the hint the rows of the runs have the positions, but rows are replicated independently:
 	// after a failover pages below the hint may be missing. The log ends before the first missing
-	// page.
-	from := max(first, min(hint, max(now.End, first))-hintMargin)
+	// page, but not below its own first page: no reader would find its pages.
+	from := max(first, min(hint, now.End)-hintMargin)
 	rows := map[string]mutation{}
 	for now.Closed = false; !now.Closed; {
 		var last *feedPage

@@ -2,6 +2,7 @@ package bigtable_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -207,5 +208,48 @@ func TestRaiseIsFinishedByAnotherBeforeItsRepeat(t *testing.T) {
 	changes, err := s.Epochs(t.Context())
 	if err != nil || len(changes) != 1 {
 		t.Errorf("the epochs are %+v, %v, want one", changes, err)
+	}
+}
+
+// TestConsumerReadsOnOverRaises checks that a consumer gets each event once, although only an open page has the
+// positions when the epoch is raised, and a raise may be cut before it has ended the log of the former epoch.
+func TestConsumerReadsOnOverRaises(t *testing.T) {
+	t.Parallel()
+	for _, cut := range []struct{ name, method string }{{"none is cut", ""}, {"the log stays open", clock}, {"its last page is closed", swaps}} {
+		t.Run(cut.name, func(t *testing.T) {
+			t.Parallel()
+			table := newTable(t)
+			s := openBare(t, table)
+			hold(t, s, "run")
+			const raises = 3
+			var operators []dying // open before the first raise, so that they do not finish one when they are opened
+			for range raises {
+				operators = append(operators, openDying(t, table))
+			}
+			after, next := runstore.Position(0), map[runstore.RunID]runstore.Seq{}
+			for i := range raises + 1 {
+				commit(t, s, signal("run", "event"))
+				bigtable.PublishPending(t.Context(), s)
+				page := whole(t, s, after, 10, next)
+				if len(page) != 1 {
+					t.Fatalf("after %d raises the consumer gets %d events, want the new one", i, len(page))
+				}
+				if after = page[0].Position; i == raises {
+					break
+				}
+				if d := operators[i]; cut.method != "" {
+					err := d.dieAt(t, func(c bigtableemulator.Call) bool { return c.Method == cut.method && c.Row[0] == 'l' }, func(ctx context.Context) error {
+						_, err := d.RaiseEpoch(ctx, "cut")
+						return err
+					})
+					if !errors.Is(err, runstore.ErrUnknownOutcome) {
+						t.Fatalf("the raise that is cut: got %v, want ErrUnknownOutcome", err)
+					}
+				}
+				if _, err := s.RaiseEpoch(t.Context(), "test"); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
 	}
 }
