@@ -57,7 +57,7 @@ func (r *request) Copy() *request {
 }
 
 // GotConn reports that a request has a connection.
-func (r *request) GotConn() { r.gotConn() }
+func (r *request) GotConn() { r.setConnected(true) }
 
 // NewHeartbeat returns a renewal.
 func NewHeartbeat(ctx context.Context, id runstore.RunID) *Request {

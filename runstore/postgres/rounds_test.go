@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tapestore/tapestore/runstore"
+	"github.com/tapestore/tapestore/runstore/adapter/rules"
 	"github.com/tapestore/tapestore/runstore/postgres"
 )
 
@@ -122,5 +123,80 @@ func TestLeftOutCommitsOfARunShareAStatement(t *testing.T) {
 	begun.Wait()
 	if sent := len(w.sent()); sent != 2 {
 		t.Errorf("%d statements were sent, want one for both runs, and one for those left out", sent)
+	}
+}
+
+// Commits that are sent again by themselves may wait for a connection anew. Heartbeats of their run pass them.
+func TestHeartbeatsPassCommitsThatAreSentAgain(t *testing.T) {
+	t.Parallel()
+	const remember = `INSERT INTO tapestore.batches (run, n, first_seq, last_seq, at, nonce, id, versions)
+		SELECT no, 1000, 0, 0, clock_timestamp(), 1, $2, '{}' FROM tapestore.runs WHERE id = $1`
+	for name, first := range map[string]func(t *testing.T, s *postgres.Store, address string, lease runstore.Lease, begin func(l runstore.Lease, id runstore.BatchID)) (resume func()){
+		"after an error": func(t *testing.T, s *postgres.Store, address string, lease runstore.Lease, begin func(l runstore.Lease, id runstore.BatchID)) func() {
+			row, key := connect(t, address), connect(t, address)
+			exec(t, row, `BEGIN`)
+			exec(t, row, `SELECT FROM tapestore.runs WHERE id = 'run' FOR NO KEY UPDATE`)
+			begin(lease, "first")
+			awaitLocked(t, address, 2)
+			begin(lease, "same")
+			begin(lease, "same") // a unique index refuses the statement of both
+			await(t, "they queue", func() bool { return postgres.Waiting(s, "run") == 2 })
+			exec(t, key, `BEGIN`)
+			exec(t, key, remember, []byte("run"), []byte(rules.BatchResult("same")))
+			exec(t, row, `ROLLBACK`)
+			await(t, "the group is in flight", func() bool { return postgres.Waiting(s, "run") == 0 })
+			awaitLocked(t, address, 2)
+			return func() { exec(t, key, `ROLLBACK`) }
+		},
+		"after a statement for several runs": func(t *testing.T, s *postgres.Store, address string, lease runstore.Lease, begin func(l runstore.Lease, id runstore.BatchID)) func() {
+			other, key := hold(t, s, "other"), connect(t, address)
+			b := appending(lease, "event")
+			b.ID = "same"
+			commit(t, s, b)
+			await(t, "the slots are free", func() bool { _, free := postgres.Coalescer(s); return free == postgres.MaxInFlight })
+			exec(t, key, `BEGIN`)
+			exec(t, key, remember, []byte("other"), []byte(rules.BatchResult("id")))
+			leave := postgres.FillSlots(s)
+			begin(lease, "same") // a repeat
+			begin(other, "id")
+			await(t, "both wait", func() bool { waiting, _ := postgres.Coalescer(s); return waiting == 2 })
+			for range postgres.MaxInFlight {
+				leave()
+			}
+			awaitLocked(t, address, 2)
+			return func() { exec(t, key, `ROLLBACK`) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := database(t)
+			s := open(t, with(address, "pool_max_conns=4", "lock_timeout=5m", "statement_timeout=10m"))
+			lease, x, y := hold(t, s, "run"), hold(t, s, "x"), hold(t, s, "y")
+			locks := connect(t, address)
+			exec(t, locks, `BEGIN`)
+			exec(t, locks, `SELECT FROM tapestore.runs WHERE id IN ('x', 'y') FOR NO KEY UPDATE`)
+			var begun sync.WaitGroup
+			defer begun.Wait()
+			defer func() { exec(t, locks, `ROLLBACK`) }()
+			begin := func(l runstore.Lease, id runstore.BatchID) {
+				begun.Go(func() {
+					b := appending(l, "event")
+					b.ID = id
+					if _, err := s.Commit(t.Context(), b); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			begin(x, "x")
+			awaitLocked(t, address, 1)
+			resume := first(t, s, address, lease, begin)
+			begin(y, "y")
+			await(t, "a commit of y waits for a connection", func() bool { return postgres.WaitsForConn(s, "y") })
+			resume()
+			await(t, "the commit is sent again, and waits for a connection", func() bool { return postgres.WaitsForConn(s, "run") })
+			if _, err := s.RenewLease(t.Context(), runstore.RenewRequest{Fence: lease.Fence(), TTL: runstore.MaxTTL}); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

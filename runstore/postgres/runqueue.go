@@ -63,10 +63,10 @@ const (
 // heartbeat reports whether r renews a lease.
 func (r *request) heartbeat() bool { return r.ttl > 0 }
 
-// gotConn records that r has a connection. From now on it may hold the lock on its run's row.
-func (r *request) gotConn() {
+// setConnected records whether r has a connection, and so may hold the lock on its run's row.
+func (r *request) setConnected(has bool) {
 	if r.connected != nil {
-		r.connected.Store(true)
+		r.connected.Store(has)
 	}
 }
 

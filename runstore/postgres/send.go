@@ -87,6 +87,9 @@ func (e *engine) sendGroup(ctx context.Context, group []*request) {
 // sendTogether is sendGroup, except that it returns the group if one of its requests may have caused an error for
 // all. A second round trip keeps the connection: it must not wait for one behind the writes of other runs.
 func (e *engine) sendTogether(ctx context.Context, group []*request) (spoilt []*request) {
+	for _, r := range group { // an attempt before has given its connection back
+		r.setConnected(false)
+	}
 	all, contenders := e.statements(group)
 	conn, done, err := e.connect(ctx, purposeOf(group))
 	if err != nil {
@@ -192,7 +195,7 @@ func (e *engine) exchange(ctx context.Context, conn *pgx.Conn, all []*statement)
 	}
 	for _, r := range requestsOf(all) {
 		r.result, r.err = writeResult{}, nil // those of an earlier attempt
-		r.gotConn()
+		r.setConnected(true)
 	}
 	answers := make([]writeResult, len(all))
 	err := acknowledged(conn, func() error {
