@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -204,23 +205,34 @@ func TestSoundStoreHasEverySide(t *testing.T) {
 	}
 }
 
-// peer is a contest that stores what a broken lease would, and loses a share of it.
+// peer is a contest that stores what a broken lease would, and loses a share of it. Its first contender wins
+// every turn, once another one waits.
 type peer struct {
-	turns  atomic.Int64
-	stored bool
-	loses  int64
+	turns    atomic.Int64
+	stored   bool
+	loses    int64
+	another  sync.Once
+	starving chan struct{} // closed when another contender waits; nil if there is none
 }
 
 func (p *peer) strategy() Strategy {
-	return Strategy{System: "peer", Name: "mutex", New: func(context.Context, int, int) (Contest, error) {
-		return &peer{stored: p.stored, loses: p.loses}, nil
+	return Strategy{System: "peer", Name: "mutex", New: func(_ context.Context, contenders, _ int) (Contest, error) {
+		made := &peer{stored: p.stored, loses: p.loses}
+		if contenders > 1 {
+			made.starving = make(chan struct{})
+		}
+		return made, nil
 	}}
 }
 
 func (p *peer) Turn(ctx context.Context, contender, _ int) (Turn, error) {
 	if contender > 0 { // it starves
+		p.another.Do(func() { close(p.starving) })
 		<-ctx.Done()
 		return Turn{}, context.Cause(ctx)
+	}
+	if p.starving != nil {
+		<-p.starving
 	}
 	p.turns.Add(1)
 	return Turn{Waited: time.Nanosecond}, nil

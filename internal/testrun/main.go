@@ -26,10 +26,10 @@ import (
 
 // plain lists the packages that a quick run tests without the race detector, slowest first.
 var plain = []string{
-	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable",
+	"./runstore/spanner", "./runstore/alloydb", "./runstore/postgres", "./runstore/bigtable", "./demo",
 	"./emulators/spanner", "./emulators/postgres", "./emulators/alloydb", "./emulators/bigtable", "./emulators/doctor",
 	"./internal/command", "./conformance/engines", "./conformance/protocol", "./internal/report", "./bench/engines", "./bench/floor", sqlite, "./tapeserver/cuts", "./tapeserver/fuzz", "./crossrun", "./fence", "./archive", "./retain/bucket",
-	"./demo", "./conformance/mutants", "./internal/docs", "./internal/clocklint", "./bench/show",
+	"./conformance/mutants", "./internal/docs", "./internal/clocklint", "./bench/show",
 }
 
 const sqlite = "./runstore/sqlite"
