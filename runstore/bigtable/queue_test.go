@@ -65,6 +65,36 @@ func TestQueuedWritesEndAtTheRetryTimeout(t *testing.T) {
 	}
 }
 
+// TestQueuedWritesDoNotWaitForAWriteThatGoesOn checks that writes end at the retry timeout although the write before
+// them has not ended then.
+func TestQueuedWritesDoNotWaitForAWriteThatGoesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout, writers = 10 * time.Second, 3
+		lock, began := bigtable.NewLock(timeout), time.Now()
+		_, unlock, err := lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(2*timeout, func() { unlock(outcome.Unknown(context.DeadlineExceeded)) })
+		ended := make(chan error, writers)
+		for range writers {
+			go func() {
+				_, _, err := lock(t.Context())
+				ended <- err
+			}()
+		}
+		for range writers {
+			if err := <-ended; !errors.Is(err, bigtable.ErrStalled) || runstore.OutcomeOf(err) != runstore.NotApplied {
+				t.Errorf("got %v, want that it was not sent", err)
+			}
+		}
+		if took := time.Since(began); took != timeout {
+			t.Errorf("the last write ended after %v, want %v", took, timeout)
+		}
+	})
+}
+
 // TestWritesOfABusyRunWait checks that writes that wait for each other while Bigtable answers are not refused, and go
 // one after another in the order in which they began, although most of them wait for longer than the retry timeout.
 // Each may then try for all of it.
