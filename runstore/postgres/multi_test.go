@@ -143,6 +143,38 @@ func TestMultiCommitThatAllRunsForgot(t *testing.T) {
 	}
 }
 
+// The repeat of a commit over several runs, whose reply is lost and one of whose runs is purged before the repeat is
+// settled, has the result of the first call.
+func TestRepeatedMultiCommitSettledAfterAPurge(t *testing.T) {
+	t.Parallel()
+	address := database(t)
+	other := open(t, address)
+	i := &interloper{wire: &wire{}, before: ".settle("}
+	i.do = func() {
+		b := runstore.NewBatch("a", runstore.Unguarded("test"))
+		b.Purge = true
+		commit(t, other, b)
+	}
+	s := open(t, with(address, "default_query_exec_mode=exec"), i.through)
+	batches := twoBatches(t, s)
+	for n := range batches {
+		batches[n].ID = runstore.NewBatchID()
+	}
+	if _, err := s.CommitMulti(t.Context(), batches); err != nil {
+		t.Fatal(err)
+	}
+	i.lose(loseReply, "lock_runs")
+	again, err := s.CommitMulti(t.Context(), batches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, done := range again {
+		if !done.Replayed {
+			t.Errorf("batch %d: got %+v, want a repeat", n, done)
+		}
+	}
+}
+
 // A commit of several runs that was applied, and whose reply was lost, is reported as applied,
 // although one of its runs was purged, or has evicted the result, when it is settled. A retry
 // returns the same, whatever is lost.
