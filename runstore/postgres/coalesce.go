@@ -17,8 +17,8 @@ import (
 //
 //  1. A shared statement waits for no row lock. It skips runs whose row is locked, whose fence
 //     does not hold, whose result exists already or whose guarded versions have changed.
-//  2. A skipped group is sent again by itself: one request in a call of tapestore.write, several in a statement
-//     that may wait. So every group gets the result that it would get alone.
+//  2. A skipped group is sent again without the others. A single request is a call of tapestore.write; several
+//     share a statement that may wait. So every group gets the result that it would get alone.
 //  3. Waiting groups are sent as soon as one of the round trips in flight ends or exceeds
 //     slotTimeout, as many as fit into one statement.
 //  4. A caller that leaves early affects no other: groups hold copies of their requests, and a

@@ -49,8 +49,8 @@ func TestIDsOutliveWritesWithoutOne(t *testing.T) {
 }
 
 // TestEveryFormEvictsResults checks that a commit that brings the results of its run to a multiple of
-// 128 evicts, whatever statement it takes: all but the last 256 and the last 128 that have a name. A
-// batch that is alone is sent again for that, as a call of tapestore.write.
+// 128 evicts in each form of the statement: all but the last 256 and the last 128 that have a name. A batch
+// that is alone is sent again for that, as a call of tapestore.write.
 func TestEveryFormEvictsResults(t *testing.T) {
 	t.Parallel()
 	withID := func(l runstore.Lease, id any, data ...string) runstore.Batch {

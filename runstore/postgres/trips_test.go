@@ -181,8 +181,8 @@ func prepareTrips(t *testing.T, s *postgres.Store) []trip {
 	}
 }
 
-// Every operation takes one round trip once its statement is prepared, whatever it carries. A commit that is
-// refused or a repeat takes a second one.
+// Every operation takes one round trip once its statement is prepared. A commit that is refused or a repeat takes
+// a second one.
 func TestOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cache_statement", "exec", "simple_protocol"} {
